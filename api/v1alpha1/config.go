@@ -1,0 +1,341 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Kinds of the configuration documents in this API group.
+const (
+	KindBerthConfiguration = "BerthConfiguration"
+	KindStaticPool         = "StaticPool"
+)
+
+// BerthConfiguration is how one picker runs. It is the document that follows
+// the EndpointPickerConfig in the configuration file. Whatever a file leaves
+// out has the value of DefaultBerthConfiguration; an explicit zero stays zero.
+type BerthConfiguration struct {
+	APIVersion      string                       `json:"apiVersion"`
+	Kind            string                       `json:"kind"`
+	Discovery       DiscoveryConfiguration       `json:"discovery"`
+	Gateway         GatewayConfiguration         `json:"gateway"`
+	Limits          LimitsConfiguration          `json:"limits"`
+	Telemetry       TelemetryConfiguration       `json:"telemetry"`
+	Placement       PlacementConfiguration       `json:"placement"`
+	Acknowledgement AcknowledgementConfiguration `json:"acknowledgement"`
+	Ledger          LedgerConfiguration          `json:"ledger"`
+}
+
+// DiscoveryConfiguration says where the pool's endpoints come from.
+type DiscoveryConfiguration struct {
+	// File is a file that holds one StaticPool, relative to the configuration
+	// file. Empty where the StaticPool is a document of the same file.
+	File string `json:"file,omitempty"`
+}
+
+// GatewayConfiguration is what the picker may expect of the gateway.
+type GatewayConfiguration struct {
+	// Fallbacks is how many endpoints follow the pick in the destination list,
+	// 0 to 4. Default 0: gateways that take one address refuse a list.
+	Fallbacks int `json:"fallbacks"`
+	// OnViolation is what happens when the gateway served the request outside
+	// the screened set. Default report.
+	OnViolation ViolationAction `json:"onViolation"`
+	// RequestTrailers is what happens to a request that ends with trailers.
+	// Default refuse: Envoy sends the body twice when such a request is retried.
+	RequestTrailers TrailersAction `json:"requestTrailers"`
+}
+
+// ViolationAction is the answer to a request served outside the screened set.
+type ViolationAction string
+
+const (
+	// ViolationReport counts and records it, and lets the response through.
+	ViolationReport ViolationAction = "report"
+	// ViolationRefuse also replaces the response by a refusal.
+	ViolationRefuse ViolationAction = "refuse"
+)
+
+// TrailersAction is the answer to a request that ends with trailers.
+type TrailersAction string
+
+const (
+	// TrailersRefuse answers 400.
+	TrailersRefuse TrailersAction = "refuse"
+	// TrailersPass places the request like any other.
+	TrailersPass TrailersAction = "pass"
+)
+
+// LimitsConfiguration bounds what one request may cost.
+type LimitsConfiguration struct {
+	// Body is the largest request body, 1KiB to 1GiB. Default 32MiB.
+	Body Bytes `json:"body"`
+	// UploadIdle is the longest pause between two pieces of a request body,
+	// 10ms to 10m. Default 10s.
+	UploadIdle Duration `json:"uploadIdle"`
+	// DecisionDeadline is the longest time from the complete request to the
+	// answer, 1ms to 1m. Default 500ms.
+	DecisionDeadline Duration `json:"decisionDeadline"`
+	// Drain is how long a picker that is shutting down waits for the requests
+	// it has, 0s to 10m. Default 30s.
+	Drain Duration `json:"drain"`
+}
+
+// TelemetryConfiguration is how engines are read. Hot, Warm and Idle are the
+// intervals between two scrapes of one replica: Hot <= Warm <= Idle, each 50ms
+// to 1h.
+type TelemetryConfiguration struct {
+	// Mode is auto or none. Default auto.
+	Mode TelemetryMode `json:"mode"`
+	// Hot is for replicas that work or were just picked. Default 200ms.
+	Hot Duration `json:"hot"`
+	// Warm is for replicas that were candidates lately. Default 1s.
+	Warm Duration `json:"warm"`
+	// Idle is for all others. Default 5s.
+	Idle Duration `json:"idle"`
+	// Timeout bounds one scrape, above 0 to 10s. Default 1s.
+	Timeout Duration `json:"timeout"`
+	// MaxPage bounds one decoded page, 64KiB to 64MiB. Default 8MiB.
+	MaxPage Bytes `json:"maxPage"`
+	// Workers is how many scrapes run at the same time, 1 to 1024. Default 8.
+	Workers int `json:"workers"`
+}
+
+// TelemetryMode switches the reading of engines.
+type TelemetryMode string
+
+const (
+	// TelemetryAuto reads each engine by its declared or detected profile.
+	TelemetryAuto TelemetryMode = "auto"
+	// TelemetryNone reads no engine: picks rest on what the picker itself knows.
+	TelemetryNone TelemetryMode = "none"
+)
+
+// PlacementConfiguration is how readings become a pick.
+type PlacementConfiguration struct {
+	// Quorum is the share of screened replicas that must have a fresh reading
+	// of a field for the field to count, above 0 to 1. Default 0.5.
+	Quorum float64 `json:"quorum"`
+	// Replicas is the number of pickers that share the pool. Only 1, the
+	// default, is supported.
+	Replicas int `json:"replicas"`
+}
+
+// AcknowledgementConfiguration is what the client is told.
+type AcknowledgementConfiguration struct {
+	// ResponseHeaders is off, summary or full. Default summary.
+	ResponseHeaders ResponseHeaders `json:"responseHeaders"`
+}
+
+// ResponseHeaders is how much of a decision the response headers show.
+type ResponseHeaders string
+
+const (
+	ResponseHeadersOff     ResponseHeaders = "off"
+	ResponseHeadersSummary ResponseHeaders = "summary"
+	ResponseHeadersFull    ResponseHeaders = "full"
+)
+
+// LedgerConfiguration is how decisions are kept.
+type LedgerConfiguration struct {
+	// Dir is the directory of decision files. Only empty, the default, is
+	// supported: decisions are kept in memory.
+	Dir string `json:"dir"`
+	// Ring is how many decisions are kept in memory, 0 to 100000. Default 1000.
+	Ring int `json:"ring"`
+	// Candidates is how many candidates one decision lists, 0 to 10000.
+	// Default 512.
+	Candidates int `json:"candidates"`
+}
+
+// DefaultBerthConfiguration is the configuration of a file that sets nothing.
+func DefaultBerthConfiguration() BerthConfiguration {
+	return BerthConfiguration{
+		APIVersion: Version,
+		Kind:       KindBerthConfiguration,
+		Gateway: GatewayConfiguration{
+			OnViolation:     ViolationReport,
+			RequestTrailers: TrailersRefuse,
+		},
+		Limits: LimitsConfiguration{
+			Body:             32 * MiB,
+			UploadIdle:       Duration(10 * time.Second),
+			DecisionDeadline: Duration(500 * time.Millisecond),
+			Drain:            Duration(30 * time.Second),
+		},
+		Telemetry: TelemetryConfiguration{
+			Mode:    TelemetryAuto,
+			Hot:     Duration(200 * time.Millisecond),
+			Warm:    Duration(time.Second),
+			Idle:    Duration(5 * time.Second),
+			Timeout: Duration(time.Second),
+			MaxPage: 8 * MiB,
+			Workers: 8,
+		},
+		Placement:       PlacementConfiguration{Quorum: 0.5, Replicas: 1},
+		Acknowledgement: AcknowledgementConfiguration{ResponseHeaders: ResponseHeadersSummary},
+		Ledger:          LedgerConfiguration{Ring: 1000, Candidates: 512},
+	}
+}
+
+// StaticPool is a pool whose endpoints are listed in a file.
+type StaticPool struct {
+	APIVersion string       `json:"apiVersion"`
+	Kind       string       `json:"kind"`
+	Metadata   PoolMetadata `json:"metadata"`
+	// FailureMode is FailClose, the default, or FailOpen.
+	FailureMode FailureMode      `json:"failureMode"`
+	Endpoints   []StaticEndpoint `json:"endpoints"`
+}
+
+// PoolMetadata names a pool.
+type PoolMetadata struct {
+	// Namespace is a DNS label. Default "default".
+	Namespace string `json:"namespace"`
+	// Name is a DNS subdomain. Required.
+	Name string `json:"name"`
+}
+
+// FailureMode is what a gateway should do without its picker.
+type FailureMode string
+
+const (
+	// FailClose refuses requests.
+	FailClose FailureMode = "FailClose"
+	// FailOpen serves them by any endpoint.
+	FailOpen FailureMode = "FailOpen"
+)
+
+// StaticEndpoint is one endpoint of a StaticPool.
+type StaticEndpoint struct {
+	// Name is unique in the pool, 1 to 253 printable characters. Required.
+	Name string `json:"name"`
+	// Address is an IPv4 or IPv6 address: no hostname, no zone, no link-local,
+	// multicast or unspecified address. Required.
+	Address string `json:"address"`
+	// Port is 1 to 65535. Required.
+	Port int `json:"port"`
+	// Engine is the kind of engine ("vllm"). Empty leaves it to the labels
+	// berth.dev/engine and inference.networking.k8s.io/engine-type, and then to
+	// detection.
+	Engine string `json:"engine,omitempty"`
+	Node   string `json:"node,omitempty"`
+	Zone   string `json:"zone,omitempty"`
+	// Ready false excludes the endpoint from every pick. Default true.
+	Ready *bool `json:"ready,omitempty"`
+	// Terminating true excludes the endpoint from every pick.
+	Terminating bool `json:"terminating,omitempty"`
+	// ServedModels are the names that the endpoint serves. Left out, the engine
+	// is asked.
+	ServedModels []string `json:"servedModels,omitempty"`
+	// ContextLimit is the longest context in tokens, above 0. Left out, the
+	// engine is asked.
+	ContextLimit *int64            `json:"contextLimit,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
+	Annotations  map[string]string `json:"annotations,omitempty"`
+	Metrics      *EndpointMetrics  `json:"metrics,omitempty"`
+}
+
+// EndpointMetrics is where an endpoint's telemetry page is, on the endpoint's
+// own address. What is left out comes from the engine's profile.
+type EndpointMetrics struct {
+	// Scheme is http or https.
+	Scheme string `json:"scheme,omitempty"`
+	// Port is 1 to 65535.
+	Port *int `json:"port,omitempty"`
+	// Path begins with a slash.
+	Path string `json:"path,omitempty"`
+}
+
+// Duration is a length of time, written as Go writes it: "200ms", "1m30s". A
+// number without a unit is refused.
+type Duration time.Duration
+
+// String is the shortest text that UnmarshalText reads back: "1m", not "1m0s".
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a duration: a number with a unit of ns, us, ms, s, m or h, such as 200ms", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Bytes is a number of bytes, written with a binary unit: "32MiB". A plain
+// number counts bytes.
+type Bytes int64
+
+// Units of Bytes.
+const (
+	KiB Bytes = 1 << 10
+	MiB Bytes = 1 << 20
+	GiB Bytes = 1 << 30
+)
+
+var byteUnits = [...]struct {
+	suffix string
+	size   Bytes
+}{{"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}}
+
+// String uses the largest unit that divides b.
+func (b Bytes) String() string {
+	for _, u := range byteUnits {
+		if b != 0 && b%u.size == 0 {
+			return strconv.FormatInt(int64(b/u.size), 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler. It takes whole,
+// non-negative numbers only.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	digits, size := string(text), Bytes(1)
+	for _, u := range byteUnits {
+		if rest, ok := strings.CutSuffix(digits, u.suffix); ok {
+			digits, size = rest, u.size
+			break
+		}
+	}
+	// ParseUint takes no sign; 63 bits keep the result an int64.
+	n, err := strconv.ParseUint(digits, 10, 63)
+	if err != nil || n > uint64(math.MaxInt64/int64(size)) {
+		return fmt.Errorf("%q is not a number of bytes: a whole number with KiB, MiB, GiB or no unit, such as 32MiB", text)
+	}
+	*b = Bytes(n) * size
+	return nil
+}
+
+// UnmarshalJSON takes a string, or a plain number of bytes.
+func (b *Bytes) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		var s string
+		if err := json.Unmarshal(data, &s); err != nil {
+			return err
+		}
+		return b.UnmarshalText([]byte(s))
+	}
+	return b.UnmarshalText(data)
+}

@@ -1,0 +1,174 @@
+package v1alpha1
+
+import "time"
+
+// Decision is the record of one request: what it demanded, what became of every
+// candidate, what was recommended, what the gateway acted on, and how it ended.
+// Acknowledgement.Acted and Outcome are absent while the request runs.
+type Decision struct {
+	Version string `json:"version"`
+	Kind    string `json:"kind"`
+	// ID is a UUIDv7 made by the picker.
+	ID   string    `json:"id"`
+	Time time.Time `json:"time"`
+	Pool string    `json:"pool"`
+	// Path is "native", or "gie" when GIE's scheduler ran.
+	Path    string       `json:"path"`
+	Intent  IntentFacts  `json:"intent"`
+	Request RequestFacts `json:"request"`
+	// Key is the request key in hexadecimal: the hash that ties break by.
+	Key string `json:"key"`
+	// Rung is full, partial, local, spread or refuse.
+	Rung string `json:"rung"`
+	// Fields says what became of each load field that the policy weights.
+	Fields []FieldUse `json:"fields,omitempty"`
+	// Members is the size of the pool, Screened how many of them were left.
+	Members  int `json:"members"`
+	Screened int `json:"screened"`
+	// ScreenedOut counts the excluded members by class.
+	ScreenedOut map[string]int `json:"screenedOut,omitempty"`
+	Candidates  []Candidate    `json:"candidates"`
+	// Pick and Fallbacks are replica names, in the order they were offered.
+	Pick      string   `json:"pick,omitempty"`
+	Fallbacks []string `json:"fallbacks,omitempty"`
+	Refusal   *Refusal `json:"refusal,omitempty"`
+	// Replayable is false when the record does not hold every input; NotReplayable
+	// says which is missing.
+	Replayable      bool            `json:"replayable"`
+	NotReplayable   string          `json:"notReplayable,omitempty"`
+	Acknowledgement Acknowledgement `json:"acknowledgement"`
+	Outcome         *Outcome        `json:"outcome,omitempty"`
+	Versions        Versions        `json:"versions"`
+}
+
+// IntentFacts says what was demanded of the replica, and by whom.
+type IntentFacts struct {
+	// Source is the channel that the intent came from: "none" when the request
+	// alone was asked.
+	Source string `json:"source"`
+	// Model is the served id that the body names; empty if it names none.
+	Model string `json:"model,omitempty"`
+	// Subset is the number of addresses in the gateway's subset; absent when it
+	// stated none.
+	Subset *int `json:"subset,omitempty"`
+}
+
+// RequestFacts are sizes and shapes. There is no content.
+type RequestFacts struct {
+	// RequestID is the client's x-request-id, for correlation only.
+	RequestID string `json:"requestID,omitempty"`
+	API       string `json:"api"`
+	Stream    bool   `json:"stream,omitempty"`
+	// MaxTokens is the limit that the request states; 0 if it states none.
+	MaxTokens   int64 `json:"maxTokens,omitempty"`
+	BodyBytes   int   `json:"bodyBytes"`
+	PromptBytes int   `json:"promptBytes,omitempty"`
+	// Unread is why the body was not read; empty if it was.
+	Unread string `json:"unread,omitempty"`
+}
+
+// FieldUse says what became of one field in the decision.
+type FieldUse struct {
+	Field string `json:"field"`
+	// Use is full, partial or dropped.
+	Use string `json:"use"`
+}
+
+// Candidate is one member of the pool and its fate.
+type Candidate struct {
+	Replica string `json:"replica"`
+	Address string `json:"address"`
+	// RemovedBy is the screening class that excluded the member; empty for
+	// members that were placed. The members below are absent when it is set.
+	RemovedBy string `json:"removedBy,omitempty"`
+	// Rank is 1 for the pick, 2 and up for fallbacks, 0 for the others.
+	Rank int `json:"rank,omitempty"`
+	// Last is true for a member ordered after the others: it has not answered
+	// yet, or refused its last connection.
+	Last     bool  `json:"last,omitempty"`
+	InFlight int32 `json:"inFlight"`
+	Pending  int32 `json:"pending"`
+	// Latency is the observed time to first byte in seconds; absent if none was
+	// observed lately.
+	Latency  *float64        `json:"latency,omitempty"`
+	Readings []FieldEvidence `json:"readings,omitempty"`
+	Scores   []Score         `json:"scores,omitempty"`
+	// Total is what the members were ordered by.
+	Total float64 `json:"total"`
+}
+
+// FieldEvidence is what was known of a field at a candidate.
+type FieldEvidence struct {
+	Field string `json:"field"`
+	State string `json:"state"`
+	// Value is what was read; absent unless the state is fresh or stale.
+	Value *float64 `json:"value,omitempty"`
+	// AgeMillis is how old the reading was.
+	AgeMillis *int64 `json:"ageMillis,omitempty"`
+	// Estimate is what scorers read: the value with this picker's own picks
+	// added, or imputed. Absent if the field was dropped.
+	Estimate *float64 `json:"estimate,omitempty"`
+	// Provenance is measured for an estimate that is the value itself, inferred
+	// for one that was adjusted or imputed.
+	Provenance string `json:"provenance,omitempty"`
+}
+
+// Score is what one scorer said of a candidate. Value is absent for "no
+// evidence".
+type Score struct {
+	Scorer string   `json:"scorer"`
+	Weight float64  `json:"weight"`
+	Value  *float64 `json:"value,omitempty"`
+}
+
+// Refusal is an answer of the picker's own.
+type Refusal struct {
+	Status  int    `json:"status"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// Acknowledgement says what was recommended and what was acted on.
+type Acknowledgement struct {
+	RecommendedAt *time.Time `json:"recommendedAt,omitempty"`
+	// Acted is confirmed (the pick served), overridden (another screened
+	// replica did), violated (one outside the screened set did), unreported (the
+	// gateway did not say), or empty while the request runs.
+	Acted   string     `json:"acted,omitempty"`
+	ActedAt *time.Time `json:"actedAt,omitempty"`
+	// Served is the replica that answered; ServedAddress is given when it is no
+	// member of the pool.
+	Served        string `json:"served,omitempty"`
+	ServedAddress string `json:"servedAddress,omitempty"`
+	// Attempts counts the gateway's attempts, retries included; 0 if it did not
+	// say.
+	Attempts int `json:"attempts,omitempty"`
+}
+
+// Outcome is how a request ended. Durations are seconds.
+type Outcome struct {
+	EndedAt time.Time `json:"endedAt"`
+	// Status is the HTTP status of the response; 0 if none began.
+	Status int `json:"status,omitempty"`
+	// Cause is complete, client_disconnect, upstream_error, gateway_timeout,
+	// aborted (in mid-response, by client or replica), served_outside, shutdown
+	// or internal.
+	Cause string `json:"cause"`
+	// Details is the gateway's own word for a response that it made itself.
+	Details string `json:"details,omitempty"`
+	// TTFT is the time from the end of the request to the first byte of the
+	// response body; absent if there was none or it was not seen.
+	TTFT          *float64 `json:"ttft,omitempty"`
+	Duration      float64  `json:"duration"`
+	RequestBytes  int64    `json:"requestBytes"`
+	ResponseBytes *int64   `json:"responseBytes,omitempty"`
+}
+
+// Versions say by what the decision was made.
+type Versions struct {
+	Schema string `json:"schema"`
+	Policy string `json:"policy"`
+	Build  string `json:"build"`
+	// Profiles are the engine profiles of the candidates.
+	Profiles []string `json:"profiles,omitempty"`
+}

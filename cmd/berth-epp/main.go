@@ -1,0 +1,98 @@
+// Command berth-epp is the endpoint picker: it answers a gateway's ext_proc
+// stream with the replica that each request goes to.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/berth-dev/berth/internal/host"
+	"github.com/berth-dev/berth/internal/version"
+)
+
+// Exit codes, the same as berthctl's.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "berth-epp:", err)
+		var usage usageError
+		if errors.As(err, &usage) {
+			os.Exit(exitUsage)
+		}
+		os.Exit(exitFailure)
+	}
+}
+
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func command() *cobra.Command {
+	var (
+		opts     host.Options
+		logLevel string
+	)
+	cmd := &cobra.Command{
+		Use:   "berth-epp --config FILE",
+		Short: "Pick the replica that each inference request goes to",
+		Long: "berth-epp answers a gateway's external processing stream (Envoy ext_proc v3) with the replica\n" +
+			"that each request goes to. It writes one line of JSON per ended request to standard output and\n" +
+			"its own log to standard error.",
+		Version:       version.String(),
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if opts.ConfigFile == "" {
+				return usageError{errors.New("--config: missing; it names the configuration file")}
+			}
+			level, err := zapcore.ParseLevel(logLevel)
+			if err != nil {
+				return usageError{fmt.Errorf("--log-level: %q: must be debug, info, warn or error", logLevel)}
+			}
+			opts.Log = logger(level)
+			opts.DecisionLog = os.Stdout
+			return run(cmd.Context(), opts)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	f := cmd.Flags()
+	f.StringVar(&opts.ConfigFile, "config", "", "configuration `FILE` (EndpointPickerConfig, BerthConfiguration, StaticPool)")
+	f.StringVar(&logLevel, "log-level", "info", "least `LEVEL` that is logged: debug, info, warn or error")
+	f.StringVar(&opts.ExtProcAddress, "extproc-address", ":9002", "`ADDRESS` of the ext_proc listener (gRPC)")
+	f.StringVar(&opts.HealthAddress, "health-address", ":9003", "`ADDRESS` of the health listener (gRPC)")
+	f.StringVar(&opts.MetricsAddress, "metrics-address", ":9090", "`ADDRESS` of /metrics, /healthz and /readyz")
+	f.StringVar(&opts.AdminAddress, "admin-address", "127.0.0.1:9091", "`ADDRESS` of the reports under /v1alpha1; they name replicas")
+	return cmd
+}
+
+func run(ctx context.Context, opts host.Options) error {
+	h, err := host.Start(ctx, opts)
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	opts.Log.Info("shutting down")
+	h.Stop()
+	return nil
+}
+
+func logger(level zapcore.Level) *zap.Logger {
+	cfg := zap.NewProductionEncoderConfig()
+	cfg.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(cfg), zapcore.Lock(os.Stderr), level))
+}

@@ -1,0 +1,93 @@
+// Command berthctl is the operator's tool: it checks configurations, writes the
+// gateway's, and shows what a running picker knows and decided.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-dev/berth/internal/version"
+)
+
+// Exit codes: 0 is fine, 1 findings or a failure, 2 wrong usage or unreadable
+// input.
+const (
+	exitFindings = 1
+	exitUsage    = 2
+)
+
+// usageError is a wrong command line or input that cannot be read.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// errFindings ends a command that found something; it was printed already.
+var errFindings = errors.New("findings")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command().ExecuteContext(ctx)
+	stop()
+	switch {
+	case err == nil:
+	case errors.Is(err, errFindings):
+		os.Exit(exitFindings)
+	default:
+		fmt.Fprintln(os.Stderr, "berthctl:", err)
+		var usage usageError
+		if errors.As(err, &usage) {
+			os.Exit(exitUsage)
+		}
+		os.Exit(exitFindings)
+	}
+}
+
+func command() *cobra.Command {
+	out := &output{}
+	cmd := &cobra.Command{
+		Use:           "berthctl",
+		Short:         "Check, explain and try an endpoint picker",
+		Version:       version.String(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return out.check()
+		},
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("%q: no such command; berthctl --help lists them", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cmd.PersistentFlags().StringVarP(&out.format, "output", "o", "table", "`FORMAT` of the output: table, json or yaml")
+	cmd.AddCommand(
+		explainCommand(out),
+		gatewayCommand(out),
+		lintCommand(out),
+		topCommand(out),
+		versionCommand(out),
+	)
+	return cmd
+}
+
+// exactArgs is cobra.ExactArgs with an error that names what is missing.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return usageError{fmt.Errorf("%s: missing", names[len(args)])}
+		}
+		if len(args) > len(names) {
+			return usageError{fmt.Errorf("%q: unexpected argument", args[len(names)])}
+		}
+		return nil
+	}
+}

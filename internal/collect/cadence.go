@@ -1,0 +1,91 @@
+package collect
+
+import (
+	"time"
+
+	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+const (
+	// pickedRecently keeps an endpoint hot after its last pick.
+	pickedRecently = 2 * time.Second
+	// candidateRecently keeps it warm after it was last looked at.
+	candidateRecently = 30 * time.Second
+	// longestPause bounds the pause after failures.
+	longestPause = 10 * time.Second
+	// candidatePause bounds it for a candidate that could not be reached.
+	candidatePause = time.Second
+)
+
+// interval is the time from one scrape of an endpoint to the next, as of now.
+// s is the newest snapshot, nil if there is none.
+func (o *Options) interval(live *pool.Live, s *telemetry.Snapshot, now telemetry.Instant) time.Duration {
+	switch {
+	case live.InFlight() > 0, since(live.LastPicked(), now) < pickedRecently, busy(s):
+		return o.Hot
+	case since(live.LastCandidate(), now) < candidateRecently:
+		return o.Warm
+	default:
+		return o.Idle
+	}
+}
+
+// since is the time from at to now; an hour, which is longer than any limit
+// here, if at is never.
+func since(at, now telemetry.Instant) time.Duration {
+	if at == 0 {
+		return time.Hour
+	}
+	return now.Sub(at)
+}
+
+// busy reports that the engine's newest word is that it has requests.
+func busy(s *telemetry.Snapshot) bool {
+	if s == nil {
+		return false
+	}
+	active, queued := &s.Readings[telemetry.ActiveRequests], &s.Readings[telemetry.QueueDepth]
+	return active.Recorded == telemetry.Fresh && active.Value > 0 ||
+		queued.Recorded == telemetry.Fresh && queued.Value > 0
+}
+
+// lease is how long a reading lives at least when the next comes after
+// interval.
+func (o *Options) lease(interval time.Duration) time.Duration { return 3*interval + o.Timeout }
+
+// pause is the time from the end of a failed scrape to the next, after failures
+// in a row, at least one.
+func (o *Options) pause(live *pool.Live, failures int, reached bool, now telemetry.Instant) time.Duration {
+	pause := longestPause
+	if failures < 16 {
+		pause = min(o.Hot<<failures, longestPause)
+	}
+	if reached && !live.OrderedLast() {
+		return pause
+	}
+	switch {
+	case live.InFlight() > 0:
+		return min(pause, o.Hot)
+	case since(live.LastCandidate(), now) < candidateRecently, since(live.LastPicked(), now) < candidateRecently:
+		return min(pause, candidatePause)
+	default:
+		return pause
+	}
+}
+
+// jitter shortens d by up to a tenth, differently for each endpoint and each
+// scrape and alike in each run, so that scrapes of many endpoints spread and an
+// age limit on readings still holds.
+func jitter(d time.Duration, hash, n uint64) time.Duration {
+	return d - time.Duration(fraction(hash+n)*float64(d)/10)
+}
+
+// fraction maps x to [0,1), neighbours far apart (the finaliser of SplitMix64).
+func fraction(x uint64) float64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	return float64(x>>11) / (1 << 53)
+}

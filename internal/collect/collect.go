@@ -1,0 +1,123 @@
+package collect
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// Options configure a Collector. Zero members take the defaults.
+type Options struct {
+	// Hot, Warm and Idle are the cadences; 200 ms, 1 s and 5 s.
+	Hot, Warm, Idle time.Duration
+	// Timeout bounds one page, from dialling to its last byte; 1 s.
+	Timeout time.Duration
+	// MaxPage bounds a page in decoded bytes; 8 MiB.
+	MaxPage int64
+	// Workers is the number of scrapes in flight at once; 8.
+	Workers int
+	// Profiles are the engines that can be read. Required.
+	Profiles *engine.Set
+	// Clock must not go back; the default follows the monotonic clock.
+	Clock telemetry.Clock
+	// NewTimer makes the timer that the scheduler sleeps on; a time.Timer.
+	NewTimer func() Timer
+	// Logger hears of endpoints whose scrapes begin to fail, fail for another
+	// reason, or succeed again; silent by default.
+	Logger *zap.Logger
+	// Observe hears of every scrape: the engine's name ("unknown" before it is
+	// known), "ok" or the reason for the failure, and how long it took. It is
+	// called from several goroutines and must not block.
+	Observe func(engine, result string, took time.Duration)
+}
+
+// Timer is what the scheduler needs of a time.Timer.
+type Timer interface {
+	// Reset makes the timer ring once, after d, instead of at any earlier time.
+	Reset(d time.Duration)
+	// C delivers the ring.
+	C() <-chan time.Time
+	Stop()
+}
+
+type realTimer struct{ *time.Timer }
+
+func newRealTimer() Timer                 { return realTimer{time.NewTimer(time.Hour)} }
+func (t realTimer) Reset(d time.Duration) { t.Timer.Reset(d) }
+func (t realTimer) C() <-chan time.Time   { return t.Timer.C }
+func (t realTimer) Stop()                 { t.Timer.Stop() }
+
+func monotonic() telemetry.Clock {
+	start := time.Now()
+	at := telemetry.At(start)
+	return func() telemetry.Instant { return at.Add(time.Since(start)) }
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.Hot, 200*time.Millisecond)
+	setDefault(&o.Warm, time.Second)
+	setDefault(&o.Idle, 5*time.Second)
+	setDefault(&o.Timeout, time.Second)
+	setDefault(&o.MaxPage, 8<<20)
+	setDefault(&o.Workers, 8)
+	if o.Clock == nil {
+		o.Clock = monotonic()
+	}
+	if o.NewTimer == nil {
+		o.NewTimer = newRealTimer
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.Observe == nil {
+		o.Observe = func(string, string, time.Duration) {}
+	}
+	return o
+}
+
+func setDefault[T int | int64 | time.Duration](v *T, def T) {
+	if *v <= 0 {
+		*v = def
+	}
+}
+
+// Collector scrapes the endpoints of a registry while Run runs.
+type Collector struct {
+	opts Options
+}
+
+// New returns a collector. Options.Profiles must be set.
+func New(opts Options) *Collector {
+	return &Collector{opts: opts.withDefaults()}
+}
+
+// Run scrapes until ctx ends, and returns when every scrape has ended and every
+// connection is closed. It is called once.
+func (c *Collector) Run(ctx context.Context, registry *pool.Registry) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client := newClient(c.opts.Timeout)
+	defer client.close()
+	s := newScheduler(c.opts, client)
+
+	var workers sync.WaitGroup
+	for range c.opts.Workers {
+		workers.Go(func() {
+			w := newWorker(c.opts, client)
+			for j := range s.jobs {
+				s.results <- result{j.target, w.scrape(j)}
+			}
+		})
+	}
+	registry.Watch(s.inbox.replace)
+	s.run(ctx)
+	cancel()
+	close(s.jobs)
+	workers.Wait()
+}

@@ -1,0 +1,313 @@
+// Package console renders reports for people: one decision as a story, and the
+// fleet as a table.
+package console
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+)
+
+// rungMeaning says in words what a rung rests on.
+var rungMeaning = map[string]string{
+	"full":    "every load field that the policy weights was fresh at every candidate",
+	"partial": "some load fields were missing or stale at some candidates; those were imputed, and never better than the median",
+	"local": "too little telemetry was fresh; candidates were ordered by the requests that this picker has in flight there, " +
+		"and by how slow they were seen to be",
+	"spread": "nothing was known of any candidate; the request was spread by its key",
+}
+
+// classMeaning says in words why a screening class excludes.
+var classMeaning = map[string]string{
+	"subset":       "outside the subset that the gateway allows",
+	"served_model": "serves other models",
+	"health":       "not ready, terminating, asleep or unhealthy",
+}
+
+// Explain tells one decision as a person would: what was asked, who was in
+// question, why the pick won, and what came of it.
+func Explain(w io.Writer, d *v1alpha1.Decision) error {
+	p := &printer{w: w}
+	p.line("Decision %s", d.ID)
+	p.line("  %s, pool %s, policy %s", d.Time.Format(time.RFC3339Nano), d.Pool, d.Versions.Policy)
+	p.line("  request: %s", describeRequest(d))
+	p.line("")
+	explainScreening(p, d)
+	if d.Refusal != nil {
+		p.line("")
+		p.line("Refused with %d %s: %s.", d.Refusal.Status, d.Refusal.Reason, d.Refusal.Message)
+		return p.err
+	}
+	p.line("")
+	p.line("Rung %s: %s.", d.Rung, rungMeaning[d.Rung])
+	for _, f := range d.Fields {
+		if f.Use != "full" {
+			p.line("  %s was %s.", f.Field, map[string]string{
+				"partial": "imputed where it was not fresh", "dropped": "ignored for all candidates",
+			}[f.Use])
+		}
+	}
+	p.line("")
+	explainCandidates(p, d)
+	explainPick(p, d)
+	explainEnd(p, d)
+	return p.err
+}
+
+func describeRequest(d *v1alpha1.Decision) string {
+	r := d.Request
+	parts := []string{r.API}
+	if d.Intent.Model != "" {
+		parts = append(parts, fmt.Sprintf("model %q", d.Intent.Model))
+	} else {
+		parts = append(parts, "no model named")
+	}
+	if r.Stream {
+		parts = append(parts, "streamed")
+	}
+	parts = append(parts, fmt.Sprintf("%d bytes", r.BodyBytes))
+	if r.Unread != "" {
+		parts = append(parts, "body not read ("+r.Unread+")")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func explainScreening(p *printer, d *v1alpha1.Decision) {
+	p.line("Screening left %d of %d replicas.", d.Screened, d.Members)
+	classes := make([]string, 0, len(d.ScreenedOut))
+	for class := range d.ScreenedOut {
+		classes = append(classes, class)
+	}
+	slices.Sort(classes)
+	for _, class := range classes {
+		var names []string
+		for _, c := range d.Candidates {
+			if c.RemovedBy == class {
+				names = append(names, c.Replica)
+			}
+		}
+		meaning := classMeaning[class]
+		if meaning == "" {
+			meaning = class
+		}
+		p.line("  %d %s%s", d.ScreenedOut[class], meaning, suffix(": ", strings.Join(names, ", ")))
+	}
+	if d.NotReplayable != "" {
+		p.line("  Candidates are not listed: %s.", d.NotReplayable)
+	}
+}
+
+func explainCandidates(p *printer, d *v1alpha1.Decision) {
+	placed := placedCandidates(d)
+	if len(placed) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(p, 2, 0, 2, ' ', 0)
+	header := []string{"  RANK", "REPLICA", "TOTAL"}
+	for _, r := range placed[0].Readings {
+		header = append(header, strings.ToUpper(r.Field))
+	}
+	for _, s := range placed[0].Scores {
+		header = append(header, fmt.Sprintf("%s x%g", s.Scorer, s.Weight))
+	}
+	header = append(header, "IN FLIGHT", "")
+	fmt.Fprintln(t, strings.Join(header, "\t"))
+	for _, c := range placed {
+		rank := "-"
+		if c.Rank > 0 {
+			rank = fmt.Sprint(c.Rank)
+		}
+		row := []string{"  " + rank, c.Replica, fmt.Sprintf("%.4f", c.Total)}
+		for _, r := range c.Readings {
+			row = append(row, describeEvidence(r))
+		}
+		for _, s := range c.Scores {
+			row = append(row, optional("%.3f", s.Value))
+		}
+		note := ""
+		if c.Last {
+			note = "ordered last: no answer yet, or its last connection was refused"
+		}
+		row = append(row, fmt.Sprintf("%d (%d new)", c.InFlight, c.Pending), note)
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	_ = t.Flush() // errors stay in p
+	p.line("")
+}
+
+// placedCandidates are those that screening left, the best first.
+func placedCandidates(d *v1alpha1.Decision) []v1alpha1.Candidate {
+	var placed []v1alpha1.Candidate
+	for _, c := range d.Candidates {
+		if c.RemovedBy == "" {
+			placed = append(placed, c)
+		}
+	}
+	slices.SortStableFunc(placed, func(a, b v1alpha1.Candidate) int {
+		switch {
+		case (a.Rank > 0) != (b.Rank > 0):
+			if a.Rank > 0 {
+				return -1
+			}
+			return 1
+		case a.Rank != b.Rank:
+			return a.Rank - b.Rank
+		case a.Last != b.Last:
+			if b.Last {
+				return -1
+			}
+			return 1
+		case a.Total > b.Total:
+			return -1
+		case a.Total < b.Total:
+			return 1
+		}
+		return 0
+	})
+	return placed
+}
+
+// describeEvidence shows a reading, and what was made of it where that differs.
+func describeEvidence(r v1alpha1.FieldEvidence) string {
+	text := r.State
+	if r.Value != nil {
+		text = fmt.Sprintf("%.3g", *r.Value)
+		if r.State != "fresh" {
+			text += " " + r.State
+		}
+		if r.AgeMillis != nil {
+			text += fmt.Sprintf(" (%s old)", time.Duration(*r.AgeMillis)*time.Millisecond)
+		}
+	}
+	if r.Estimate != nil && (r.Value == nil || *r.Estimate != *r.Value) {
+		text += fmt.Sprintf(" -> %.3g", *r.Estimate)
+	}
+	return text
+}
+
+func explainPick(p *printer, d *v1alpha1.Decision) {
+	placed := placedCandidates(d)
+	if len(placed) < 2 {
+		p.line("%s was the only replica left.", d.Pick)
+		return
+	}
+	best, next := placed[0], placed[1]
+	switch {
+	case best.Last != next.Last:
+		p.line("%s was picked: all others were ordered last.", d.Pick)
+	case best.Total == next.Total:
+		p.line("%s was picked: it tied with %s at %.4f, and ties break by the request's key.", d.Pick, next.Replica, best.Total)
+	default:
+		p.line("%s was picked: %.4f against %.4f for %s%s.", d.Pick, best.Total, next.Total, next.Replica, decisive(best, next))
+	}
+	if len(d.Fallbacks) > 0 {
+		p.line("Fallbacks, in order: %s.", strings.Join(d.Fallbacks, ", "))
+	}
+}
+
+// decisive names the scorer that did most for the winner.
+func decisive(best, next v1alpha1.Candidate) string {
+	name, most := "", 0.0
+	for i := range min(len(best.Scores), len(next.Scores)) {
+		a, b := best.Scores[i], next.Scores[i]
+		if a.Value == nil || b.Value == nil {
+			continue
+		}
+		if gain := a.Weight * (*a.Value - *b.Value); gain > most {
+			name, most = a.Scorer, gain
+		}
+	}
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf("; %s made most of the difference (%+.4f)", name, most)
+}
+
+var actedMeaning = map[string]string{
+	"confirmed":  "The gateway sent the request there.",
+	"overridden": "The gateway sent the request to another screened replica, %s.",
+	"violated":   "The gateway sent the request OUTSIDE the screened set, to %s.",
+	"unreported": "The gateway did not say who served the request.",
+}
+
+func explainEnd(p *printer, d *v1alpha1.Decision) {
+	a := d.Acknowledgement
+	if a.Acted == "" {
+		p.line("The request is still running.")
+		return
+	}
+	served := a.Served
+	if served == "" {
+		served = a.ServedAddress
+	}
+	meaning := actedMeaning[a.Acted]
+	if strings.Contains(meaning, "%s") {
+		meaning = fmt.Sprintf(meaning, served)
+	}
+	if a.Attempts > 1 {
+		meaning += fmt.Sprintf(" It took %d attempts.", a.Attempts)
+	}
+	p.line("%s", meaning)
+	o := d.Outcome
+	if o == nil {
+		return
+	}
+	text := "It ended: " + o.Cause
+	if o.Status != 0 {
+		text += fmt.Sprintf(", status %d", o.Status)
+	}
+	if o.Details != "" {
+		text += " (" + o.Details + ")"
+	}
+	if o.TTFT != nil {
+		text += fmt.Sprintf(", first byte after %s", seconds(*o.TTFT))
+	}
+	text += fmt.Sprintf(", %s in all", seconds(o.Duration))
+	if o.ResponseBytes != nil {
+		text += fmt.Sprintf(", %d bytes", *o.ResponseBytes)
+	}
+	p.line("%s.", text)
+}
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(10 * time.Microsecond).String()
+}
+
+func optional(format string, v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *v)
+}
+
+func suffix(before, text string) string {
+	if text == "" {
+		return ""
+	}
+	return before + text
+}
+
+// printer keeps the first error, so that rendering reads without error checks.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) Write(b []byte) (int, error) {
+	if p.err != nil {
+		return 0, p.err
+	}
+	n, err := p.w.Write(b)
+	p.err = err
+	return n, err
+}
+
+func (p *printer) line(format string, args ...any) {
+	// The error stays in p.
+	_, _ = fmt.Fprintf(p, format+"\n", args...)
+}

@@ -1,0 +1,100 @@
+package console
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+)
+
+// Fleet writes one row per replica: its state, what its telemetry says and how
+// old that is, and what the given decisions came to there.
+func Fleet(w io.Writer, now time.Time, replicas []v1alpha1.Observation, decisions []*v1alpha1.Decision) error {
+	tallies := count(decisions)
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "REPLICA\tSTATE\tTELEMETRY\tAGE\tQUEUE\tACTIVE\tKV\tIN FLIGHT\tPICKS\tTTFT p50\tp99\t")
+	for i := range replicas {
+		r := &replicas[i]
+		c := tallies[r.Replica.Name]
+		state, age := telemetryState(now, r)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n",
+			r.Replica.Name, r.Order, state, age,
+			value(r, "queueDepth", "%.0f", 1), value(r, "activeRequests", "%.0f", 1), value(r, "kvCacheUtilization", "%.0f%%", 100),
+			r.InFlight, c.picks, quantile(c.ttft, 0.5), quantile(c.ttft, 0.99))
+	}
+	return t.Flush()
+}
+
+type tally struct {
+	picks int
+	ttft  []float64
+}
+
+func count(decisions []*v1alpha1.Decision) map[string]tally {
+	all := map[string]tally{}
+	for _, d := range decisions {
+		if d.Pick != "" {
+			t := all[d.Pick]
+			t.picks++
+			all[d.Pick] = t
+		}
+		if served := d.Acknowledgement.Served; served != "" && d.Outcome != nil && d.Outcome.TTFT != nil {
+			t := all[served]
+			t.ttft = append(t.ttft, *d.Outcome.TTFT)
+			all[served] = t
+		}
+	}
+	return all
+}
+
+// telemetryState sums a replica's load fields up: the worst state among them,
+// and the age of the newest.
+func telemetryState(now time.Time, r *v1alpha1.Observation) (state, age string) {
+	rank := map[v1alpha1.State]int{v1alpha1.Fresh: 0, v1alpha1.Stale: 1, v1alpha1.Invalid: 2, v1alpha1.Missing: 3}
+	worst := v1alpha1.Fresh
+	var newest time.Time
+	for _, f := range []string{"queueDepth", "activeRequests", "kvCacheUtilization"} {
+		reading := r.Fields[f]
+		if rank[reading.State] > rank[worst] {
+			worst = reading.State
+		}
+		if reading.ObservedAt != nil && reading.ObservedAt.After(newest) {
+			newest = *reading.ObservedAt
+		}
+	}
+	state = string(worst)
+	if r.ScrapeError != "" {
+		state += " (" + r.ScrapeError + ")"
+	}
+	if newest.IsZero() {
+		return state, "-"
+	}
+	return state, now.Sub(newest).Round(10 * time.Millisecond).String()
+}
+
+func value(r *v1alpha1.Observation, field, format string, factor float64) string {
+	v, ok := r.Fields[field].Value.(float64)
+	if !ok {
+		return "-"
+	}
+	text := fmt.Sprintf(format, v*factor)
+	if r.Fields[field].State == v1alpha1.Stale {
+		text = "(" + text + ")"
+	}
+	return text
+}
+
+// quantile is the nearest-rank quantile of samples in seconds.
+func quantile(samples []float64, q float64) string {
+	if len(samples) == 0 {
+		return "-"
+	}
+	sorted := slices.Clone(samples)
+	slices.Sort(sorted)
+	i := max(int(math.Ceil(q*float64(len(sorted))))-1, 0)
+	return time.Duration(sorted[i] * float64(time.Second)).Round(time.Millisecond).String()
+}

@@ -1,0 +1,34 @@
+// Package enginesim is a simulated LLM serving engine: an HTTP server that speaks the OpenAI API and shows an engine's
+// telemetry page, around the model of enginemodel. What it generates is nonsense; how long it takes, what it queues,
+// what it finds in its KV cache and what it says of all that on its page follow the model.
+//
+// # Paths
+//
+//	POST /v1/chat/completions  inference, streaming or not
+//	POST /v1/completions       the same for one prompt, as text or token ids
+//	GET  /v1/models            names, root and max_model_len
+//	GET  /health, /version     200 and an empty body; the version of the engine that it imitates
+//	GET  /metrics              the telemetry page; where it is and what it says is up to the Dialect
+//	GET  /sim/requests         Arrivals: what reached the engine, with digests of bodies
+//	     /sim/faults           GET shows, POST replaces, DELETE clears Faults
+//	     /sim/load             GET shows, POST replaces, DELETE clears the background Load
+//	POST /sim/die              Server.Die: no answer, every connection closes
+//	POST /sim/restart          Server.Restart: every other connection closes
+//
+// Anything else is answered with 200 and {"path": ...}, and counted, so that a test can see where a request without a known
+// path, or without a body, was sent. Every response carries x-sim-engine with the name of the engine.
+//
+// # Inference
+//
+// A token of a prompt is four bytes of its text, the last one perhaps shorter. The text of a chat is each message's role
+// and content, in order. An answer's tokens are words from a fixed list, the same for every request. With a limit (max_tokens,
+// or max_completion_tokens in a chat) the answer has exactly that many tokens and ends with "length"; without, it has
+// Config.OutputTokens and ends with "stop". A request whose client goes away is cancelled in the model at once. As in vLLM, the
+// last of two equal keys of a body counts, a body without a model goes to the first model, an unknown model is a 404, and an
+// x-request-id becomes part of the response's id.
+//
+// # Processes
+//
+// Start, Die and Restart imitate the process of an engine. Each start begins from nothing: an empty cache, counters at 0, no
+// faults, Config.Background, and a new process start time. Arrivals belong to the test and last as long as the Server.
+package enginesim

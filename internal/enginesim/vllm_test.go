@@ -1,0 +1,162 @@
+package enginesim
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-dev/berth/internal/enginemodel"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// families is a parsed page.
+type families struct {
+	t   *testing.T
+	all map[string]*dto.MetricFamily
+}
+
+func page(t *testing.T, text string) families {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	all, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families{t, all}
+}
+
+// value is that of the one series with these labels and values, given as name, value, name, value.
+func (f families) value(name string, labels ...string) float64 {
+	f.t.Helper()
+	for _, m := range f.all[name].GetMetric() {
+		if has(m, labels) {
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	f.t.Fatalf("no %s with %v on the page", name, labels)
+	return 0
+}
+
+func (f families) histogram(name string) *dto.Histogram {
+	f.t.Helper()
+	if len(f.all[name].GetMetric()) != 1 {
+		f.t.Fatalf("no single %s on the page", name)
+	}
+	return f.all[name].GetMetric()[0].GetHistogram()
+}
+
+func has(m *dto.Metric, labels []string) bool {
+	found := 0
+	for i := 0; i < len(labels); i += 2 {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == labels[i] && l.GetValue() == labels[i+1] {
+				found += 2
+			}
+		}
+	}
+	return found == len(labels)
+}
+
+func TestThePageSaysWhatTheModelSays(t *testing.T) {
+	s := run(t, Config{Models: []string{"org/m"}, OutputTokens: 4, Clock: instant()})
+	// 40 prompt tokens each, two full blocks of 16 of them; 3 tokens with a limit, 4 without.
+	prompt := `"prompt":"` + strings.Repeat("abcdefgh", 20) + `"`
+	s.ok("POST", "/v1/completions", `{"max_tokens":3,`+prompt+`}`)
+	s.ok("POST", "/v1/completions", `{`+prompt+`}`)
+
+	resp, err := s.send(t.Context(), "GET", "/metrics", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if got, want := resp.Header.Get("Content-Type"), "text/plain; version=1.0.0; charset=utf-8"; got != want {
+		t.Errorf("content-type is %q, want %q", got, want)
+	}
+	got := page(t, s.ok("GET", "/metrics", ""))
+	st := s.stats()
+	for _, c := range []struct {
+		name, label, value string
+		want               float64
+		model              uint64
+	}{
+		{"vllm:num_requests_running", "model_name", "org/m", 0, uint64(st.Running)},
+		{"vllm:num_requests_waiting", "engine", "0", 0, uint64(st.Waiting)},
+		{"vllm:prompt_tokens_total", "model_name", "org/m", 80, st.PromptTokens},
+		{"vllm:prefix_cache_queries_total", "model_name", "org/m", 80, st.QueriedTokens},
+		{"vllm:prefix_cache_hits_total", "model_name", "org/m", 32, st.CachedTokens},
+		{"vllm:generation_tokens_total", "model_name", "org/m", 7, st.GeneratedTokens},
+		{"vllm:num_preemptions_total", "model_name", "org/m", 0, st.Preemptions},
+		{"vllm:request_success_total", "finished_reason", "stop", 1, st.Stopped},
+		{"vllm:request_success_total", "finished_reason", "length", 1, st.Truncated},
+		{"vllm:cache_config_info", "num_gpu_blocks", "4096", 1, 1},
+		{"vllm:engine_sleep_state", "sleep_state", "awake", 1, 1},
+	} {
+		if v := got.value(c.name, c.label, c.value); v != c.want || v != float64(c.model) {
+			t.Errorf("%s is %v, want %v; the model says %v", c.name, v, c.want, c.model)
+		}
+	}
+	if v := got.value("process_start_time_seconds"); v != 1_700_000_000.25 {
+		t.Errorf("process start time is %v", v)
+	}
+
+	// 6.1 ms + 40/8000 s, then 6.1 ms + 8/8000 s with 32 tokens cached; every further token 6.1 ms.
+	for _, c := range []struct {
+		name  string
+		count uint64
+		sum   float64
+	}{
+		{"vllm:time_to_first_token_seconds", 2, 0.0111 + 0.0071},
+		{"vllm:inter_token_latency_seconds", 5, 5 * 0.0061},
+		{"vllm:request_time_per_output_token_seconds", 2, 2 * 0.0061},
+		{"vllm:e2e_request_latency_seconds", 2, 0.0111 + 0.0071 + 5*0.0061},
+		{"vllm:request_queue_time_seconds", 2, 0},
+	} {
+		h := got.histogram(c.name)
+		if d := h.GetSampleSum() - c.sum; h.GetSampleCount() != c.count || d > 1e-9 || d < -1e-9 {
+			t.Errorf("%s: %d values with sum %v, want %d with %v", c.name, h.GetSampleCount(), h.GetSampleSum(), c.count, c.sum)
+		}
+	}
+	// One value is at most 10 ms, both at most 20 ms.
+	buckets := got.histogram("vllm:time_to_first_token_seconds").GetBucket()
+	if b := buckets[2]; b.GetUpperBound() != 0.01 || b.GetCumulativeCount() != 1 || buckets[3].GetCumulativeCount() != 2 {
+		t.Errorf("buckets of the time to first token: %v", buckets)
+	}
+}
+
+func TestThePageOfALoadedEngine(t *testing.T) {
+	h := newHistogram([]float64{0.5, 1})
+	for _, d := range []time.Duration{500 * time.Millisecond, 600 * time.Millisecond, 2 * time.Second} {
+		h.observe(d)
+	}
+	s := State{
+		Model:       `odd "name"`,
+		MaxModelLen: 8192,
+		Engine:      enginemodel.Config{Blocks: 1000, BlockTokens: 16},
+		Stats: enginemodel.Stats{Waiting: 12, Running: 37, BlocksUsed: 641, BlocksTotal: 1000, Stopped: 5210, Truncated: 131, Aborted: 9,
+			Preemptions: 4, PromptTokens: 5210400, QueriedTokens: 5210400, CachedTokens: 3126240, GeneratedTokens: 1412300},
+		Started: epoch, Now: epoch.Add(time.Hour),
+		TTFT: h, ITL: h, TPOT: h, E2E: h, Queue: h,
+	}
+	got := string(VLLM{}.Page("/metrics", s).Body)
+	page(t, got)
+	golden := filepath.Join("testdata", "vllm.prom")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the page differs from %s; got\n%s", golden, got)
+	}
+}

@@ -1,0 +1,563 @@
+package extproc
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// Settings are what a stream goes by. It takes them once, at its start.
+type Settings struct {
+	// BodyLimit is the largest request body in bytes; above it 413.
+	BodyLimit int64
+	// UploadIdle is the longest pause in a request body; above it 408.
+	UploadIdle time.Duration
+	// DecisionDeadline bounds the time from the end of the request to the
+	// decision; above it 504.
+	DecisionDeadline time.Duration
+	// PassTrailers lets requests with trailers through. Off, they are refused:
+	// a gateway that retries sends their body twice.
+	PassTrailers bool
+}
+
+// phase is where a conversation is. Each names what may come next.
+type phase uint8
+
+const (
+	// awaitHeaders: nothing has come yet.
+	awaitHeaders phase = iota
+	// collectBody: the request body is being held; nothing is answered yet.
+	collectBody
+	// awaitBuffered: the headers are answered, the decision waits for the one
+	// body message.
+	awaitBuffered
+	// requestTail: decided; the rest of the request passes by.
+	requestTail
+	// awaitResponse: the whole request has been answered.
+	awaitResponse
+	// responseBody: the response headers are answered.
+	responseBody
+	// done: the response has ended.
+	done
+	// refused: an immediate response was given; nothing may follow.
+	refused
+)
+
+func (p phase) String() string {
+	return [...]string{"await-headers", "collect-body", "await-buffered", "request-tail",
+		"await-response", "response-body", "done", "refused"}[p]
+}
+
+// conversation is one ext_proc stream without its transport: messages go in,
+// answers come out. It is used by one goroutine.
+type conversation struct {
+	settings Settings
+	decider  Decider
+	clock    telemetry.Clock
+
+	phase    phase
+	reqMode  extprocfilterv3.ProcessingMode_BodySendMode
+	respMode extprocfilterv3.ProcessingMode_BodySendMode
+	req      Request
+	chunks   [][]byte
+	// bytesIn and bytesOut count body bytes of the request and the response.
+	bytesIn, bytesOut int64
+	decision          Decision
+	served            Served
+	finished          bool
+	// tailEnded is set by the last part of a request that is passed by.
+	tailEnded bool
+	// idleSince is when the last part of an unfinished request came.
+	idleSince telemetry.Instant
+
+	// onRefusal, if set, is told of refusals that the decider did not make.
+	onRefusal func(*Refusal)
+
+	out []*extprocv3.ProcessingResponse
+}
+
+func newConversation(settings Settings, decider Decider, clock telemetry.Clock) *conversation {
+	return &conversation{
+		settings:  settings,
+		decider:   decider,
+		clock:     clock,
+		reqMode:   extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
+		respMode:  extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
+		idleSince: clock(),
+	}
+}
+
+// handle takes the gateway's next message and returns the answers that are due,
+// in order. The slice is reused by the next call. After an error the stream
+// must end with that error.
+func (c *conversation) handle(msg *extprocv3.ProcessingRequest) ([]*extprocv3.ProcessingResponse, error) {
+	clear(c.out)
+	c.out = c.out[:0]
+	var err error
+	switch m := msg.GetRequest().(type) {
+	case *extprocv3.ProcessingRequest_RequestHeaders:
+		err = c.requestHeaders(msg, m.RequestHeaders)
+	case *extprocv3.ProcessingRequest_RequestBody:
+		err = c.requestBody(msg, m.RequestBody)
+	case *extprocv3.ProcessingRequest_RequestTrailers:
+		err = c.requestTrailers(msg)
+	case *extprocv3.ProcessingRequest_ResponseHeaders:
+		err = c.responseHeaders(msg, m.ResponseHeaders)
+	case *extprocv3.ProcessingRequest_ResponseBody:
+		err = c.responseBody(m.ResponseBody)
+	case *extprocv3.ProcessingRequest_ResponseTrailers:
+		err = c.responseTrailers()
+	default:
+		err = status.Error(codes.InvalidArgument, "message of no known kind")
+	}
+	return c.out, err
+}
+
+func (c *conversation) unexpected(kind string) error {
+	return status.Error(codes.FailedPrecondition, fmt.Sprintf("%s in phase %s", kind, c.phase))
+}
+
+func (c *conversation) requestHeaders(msg *extprocv3.ProcessingRequest, h *extprocv3.HttpHeaders) error {
+	if c.phase != awaitHeaders {
+		return c.unexpected("request_headers")
+	}
+	if pc := msg.GetProtocolConfig(); pc != nil {
+		c.reqMode, c.respMode = pc.GetRequestBodyMode(), pc.GetResponseBodyMode()
+	}
+	now := c.clock()
+	c.req.ReceivedAt, c.idleSince = now, now
+	length := c.readHeaders(h)
+	c.readMetadata(msg)
+
+	if h.GetEndOfStream() {
+		c.req.BodySeen = true
+		if c.decide() {
+			c.answerRequestHeaders()
+			c.phase = awaitResponse
+		}
+		return nil
+	}
+	switch c.reqMode {
+	case extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED:
+		if length > c.settings.BodyLimit {
+			c.refuse(c.bodyTooLarge())
+			return nil
+		}
+		c.phase = collectBody
+	case extprocfilterv3.ProcessingMode_BUFFERED:
+		if length > c.settings.BodyLimit {
+			c.refuse(c.bodyTooLarge())
+			return nil
+		}
+		c.out = append(c.out, &extprocv3.ProcessingResponse{
+			Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
+		})
+		c.phase = awaitBuffered
+	default:
+		if c.decide() {
+			c.answerRequestHeaders()
+			c.phase = requestTail
+		}
+	}
+	return nil
+}
+
+// readHeaders keeps the few headers that matter and returns the declared
+// content length, 0 if there is none. Names come in lower case from Envoy and
+// in any case from others; of several copies the first counts.
+func (c *conversation) readHeaders(h *extprocv3.HttpHeaders) (length int64) {
+	keep := func(to *string, v string) {
+		if *to == "" {
+			*to = v
+		}
+	}
+	for _, hv := range h.GetHeaders().GetHeaders() {
+		switch strings.ToLower(hv.GetKey()) {
+		case ":method":
+			keep(&c.req.Method, headerValue(hv))
+		case ":path":
+			keep(&c.req.Path, headerValue(hv))
+		case "content-type":
+			keep(&c.req.ContentType, headerValue(hv))
+		case "content-encoding":
+			keep(&c.req.ContentEncoding, headerValue(hv))
+		case "content-length":
+			if n, err := strconv.ParseInt(headerValue(hv), 10, 64); err == nil {
+				length = n
+			}
+		case "x-request-id":
+			id := headerValue(hv)
+			keep(&c.req.RequestID, id[:min(len(id), maxRequestIDBytes)])
+		case intentHeader, selectedModel:
+			c.req.UntrustedHeaders = append(c.req.UntrustedHeaders, strings.ToLower(hv.GetKey()))
+		}
+	}
+	return length
+}
+
+// readMetadata takes what filters in the gateway said, from the first request
+// message that carries it.
+func (c *conversation) readMetadata(msg *extprocv3.ProcessingRequest) {
+	metadata := msg.GetMetadataContext()
+	if metadata == nil {
+		return
+	}
+	if c.req.Subset == nil {
+		c.req.Subset = subsetOf(metadata)
+	}
+	if len(c.req.IntentKeys) == 0 {
+		c.req.IntentKeys = intentKeys(metadata)
+	}
+}
+
+func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv3.HttpBody) error {
+	switch c.phase {
+	case collectBody:
+		c.idleSince = c.clock()
+		c.readMetadata(msg)
+		if !c.hold(b.GetBody()) {
+			return nil
+		}
+		if b.GetEndOfStream() && c.decideWithBody() {
+			c.answerRequestHeaders()
+			c.answerHeldBody(true)
+			c.phase = awaitResponse
+		}
+	case awaitBuffered:
+		c.readMetadata(msg)
+		if c.hold(b.GetBody()) && c.decideWithBody() {
+			c.chunks = nil
+			c.out = append(c.out, &extprocv3.ProcessingResponse{
+				Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
+					Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
+				}},
+				DynamicMetadata: destinationMetadata(c.decision),
+			})
+			c.phase = requestTail
+			if b.GetEndOfStream() {
+				c.phase = awaitResponse
+			}
+		}
+	case requestTail:
+		c.passRequestBody(b)
+		if b.GetEndOfStream() {
+			c.phase = awaitResponse
+		}
+	case responseBody:
+		// A replica that answers early leaves the rest of a streamed request to
+		// come after its response headers.
+		if c.tailEnded || c.reqMode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
+			return c.unexpected("request_body")
+		}
+		c.passRequestBody(b)
+	default:
+		return c.unexpected("request_body")
+	}
+	return nil
+}
+
+func (c *conversation) passRequestBody(b *extprocv3.HttpBody) {
+	c.bytesIn += int64(len(b.GetBody()))
+	c.tailEnded = b.GetEndOfStream()
+	c.out = append(c.out, &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}},
+	})
+}
+
+// hold keeps a part of the body, or refuses the request.
+func (c *conversation) hold(part []byte) bool {
+	c.bytesIn += int64(len(part))
+	if c.bytesIn > c.settings.BodyLimit {
+		c.refuse(c.bodyTooLarge())
+		return false
+	}
+	if len(part) > 0 {
+		c.chunks = append(c.chunks, part)
+	}
+	return true
+}
+
+func (c *conversation) bodyTooLarge() *Refusal {
+	return &Refusal{
+		Status:  413,
+		Reason:  "body_too_large",
+		Message: fmt.Sprintf("the request body is larger than %d bytes", c.settings.BodyLimit),
+	}
+}
+
+func (c *conversation) requestTrailers(msg *extprocv3.ProcessingRequest) error {
+	if c.phase != collectBody && c.phase != awaitBuffered && c.phase != requestTail {
+		return c.unexpected("request_trailers")
+	}
+	c.readMetadata(msg)
+	if !c.settings.PassTrailers {
+		c.refuse(&Refusal{
+			Status:  400,
+			Reason:  "trailers_refused",
+			Message: "requests with trailers are not accepted here",
+		})
+		return nil
+	}
+	switch c.phase {
+	case collectBody:
+		if !c.decideWithBody() {
+			return nil
+		}
+		c.answerRequestHeaders()
+		c.answerHeldBody(false)
+	case awaitBuffered:
+		// No body message came: the destination can only go on the trailers,
+		// where gateways do not look for it.
+		return c.unexpected("request_trailers")
+	}
+	c.out = append(c.out, &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}},
+	})
+	c.phase = awaitResponse
+	return nil
+}
+
+// decideWithBody joins the held parts, once, and decides.
+func (c *conversation) decideWithBody() bool {
+	if len(c.chunks) > 1 {
+		whole := make([]byte, 0, c.bytesIn)
+		for i, part := range c.chunks {
+			start := len(whole)
+			whole = append(whole, part...)
+			c.chunks[i] = whole[start:len(whole):len(whole)]
+		}
+		c.req.Body = whole
+	} else if len(c.chunks) == 1 {
+		c.req.Body = c.chunks[0]
+	}
+	c.req.BodySeen = true
+	ok := c.decide()
+	c.req.Body = nil
+	return ok
+}
+
+// decide has the request decided, or refuses it.
+func (c *conversation) decide() bool {
+	c.req.CompleteAt = c.clock()
+	c.req.Deadline = c.req.CompleteAt.Add(c.settings.DecisionDeadline)
+	d, refusal := c.decider.Decide(&c.req)
+	if refusal != nil {
+		c.replace(refusal)
+		return false
+	}
+	c.decision = d
+	return true
+}
+
+// refuse is a refusal of the protocol's own.
+func (c *conversation) refuse(r *Refusal) {
+	c.report(r)
+	c.replace(r)
+}
+
+func (c *conversation) report(r *Refusal) {
+	if c.onRefusal != nil {
+		c.onRefusal(r)
+	}
+}
+
+// replace puts a refusal in place of the answer that is due.
+func (c *conversation) replace(r *Refusal) {
+	c.chunks, c.req.Body = nil, nil
+	c.out = append(c.out, immediate(r))
+	c.phase = refused
+}
+
+func (c *conversation) answerRequestHeaders() {
+	c.out = append(c.out, &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
+			Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
+		}},
+		DynamicMetadata: destinationMetadata(c.decision),
+	})
+}
+
+// answerHeldBody hands the body back in the parts it came in. The last part
+// ends the stream unless trailers follow; an empty body still needs one.
+func (c *conversation) answerHeldBody(last bool) {
+	if len(c.chunks) == 0 {
+		c.chunks = append(c.chunks, nil)
+	}
+	for i, part := range c.chunks {
+		end := last && i == len(c.chunks)-1
+		c.out = append(c.out, &extprocv3.ProcessingResponse{
+			Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: streamed(part, end)},
+		})
+	}
+	c.chunks = nil
+}
+
+func streamed(part []byte, end bool) *extprocv3.BodyResponse {
+	return &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
+		BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
+			StreamedResponse: &extprocv3.StreamedBodyResponse{Body: part, EndOfStream: end},
+		}},
+	}}
+}
+
+func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extprocv3.HttpHeaders) error {
+	switch c.phase {
+	case awaitResponse:
+		c.tailEnded = true
+	case requestTail:
+	case collectBody, awaitBuffered:
+		// The gateway answers by itself before there was a decision: its own
+		// limits or time-outs. There is nothing to add.
+		c.chunks = nil
+		c.out = append(c.out, &extprocv3.ProcessingResponse{
+			Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}},
+		})
+		c.endResponseHeaders(h)
+		return nil
+	default:
+		return c.unexpected("response_headers")
+	}
+	c.served = servedOf(msg)
+	c.served.At = c.clock()
+	for _, hv := range h.GetHeaders().GetHeaders() {
+		if hv.GetKey() == ":status" {
+			if n, err := strconv.Atoi(headerValue(hv)); err == nil {
+				c.served.Status = n
+			}
+		}
+	}
+	if refusal := c.decision.Served(c.served); refusal != nil {
+		c.replace(refusal)
+		return nil
+	}
+	c.out = append(c.out, &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{
+			Response: &extprocv3.CommonResponse{HeaderMutation: headerMutation(c.decision.ResponseHeaders())},
+		}},
+		DynamicMetadata: acknowledgementMetadata(c.decision),
+	})
+	c.endResponseHeaders(h)
+	return nil
+}
+
+func (c *conversation) endResponseHeaders(h *extprocv3.HttpHeaders) {
+	c.phase = responseBody
+	if h.GetEndOfStream() {
+		c.phase = done
+	}
+}
+
+func (c *conversation) responseBody(b *extprocv3.HttpBody) error {
+	if c.phase != responseBody {
+		return c.unexpected("response_body")
+	}
+	part := b.GetBody()
+	if len(part) > 0 && c.bytesOut == 0 && c.decision != nil {
+		c.decision.FirstByte(c.clock())
+	}
+	c.bytesOut += int64(len(part))
+	answer := &extprocv3.BodyResponse{}
+	if c.respMode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
+		answer = streamed(part, b.GetEndOfStream())
+	}
+	c.out = append(c.out, &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: answer},
+	})
+	if b.GetEndOfStream() {
+		c.phase = done
+	}
+	return nil
+}
+
+func (c *conversation) responseTrailers() error {
+	if c.phase != responseBody {
+		return c.unexpected("response_trailers")
+	}
+	c.out = append(c.out, &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}},
+	})
+	c.phase = done
+	return nil
+}
+
+// idleDeadline is when the upload counts as idle; ok is false when no part of
+// the request is being waited for.
+func (c *conversation) idleDeadline() (at telemetry.Instant, ok bool) {
+	switch c.phase {
+	case awaitHeaders, collectBody:
+		return c.idleSince.Add(c.settings.UploadIdle), true
+	default:
+		return 0, false
+	}
+}
+
+// uploadIdle refuses a request whose body has stopped coming.
+func (c *conversation) uploadIdle() []*extprocv3.ProcessingResponse {
+	c.out = c.out[:0]
+	c.refuse(&Refusal{
+		Status:  408,
+		Reason:  "upload_idle",
+		Message: fmt.Sprintf("no part of the request body came for %s", c.settings.UploadIdle),
+	})
+	return c.out
+}
+
+// answerable reports that a refusal can still replace what is due.
+func (c *conversation) answerable() bool {
+	return c.phase < responseBody
+}
+
+// finish tells the decision how the request ended, once. cause says why the
+// stream is over; it counts only if the response had not ended before.
+func (c *conversation) finish(cause Cause) {
+	if c.decision == nil || c.finished {
+		return
+	}
+	c.finished = true
+	switch {
+	case c.phase == done:
+		cause = Complete
+		if local := c.served.Details; local != "" && local != viaUpstream {
+			cause = localCause(local)
+		}
+	case c.phase == refused:
+		cause = ServedOutside
+	case cause == ClientDisconnect && c.phase == responseBody:
+		cause = Aborted
+		if !c.observes() {
+			// The stream's end is the only sign that such a gateway gives.
+			cause = Complete
+		}
+	}
+	c.decision.Finish(Outcome{
+		At:            c.clock(),
+		Cause:         cause,
+		RequestBytes:  c.bytesIn,
+		ResponseBytes: c.bytesOut,
+		ResponseSeen:  c.observes(),
+	})
+}
+
+// observes reports that the gateway shows the response body.
+func (c *conversation) observes() bool {
+	return c.respMode != extprocfilterv3.ProcessingMode_NONE
+}
+
+// viaUpstream is Envoy's code detail for a response that a replica gave.
+const viaUpstream = "via_upstream"
+
+// localCause reads Envoy's detail for a response that it made itself.
+func localCause(details string) Cause {
+	if strings.Contains(details, "timeout") {
+		return GatewayTimeout
+	}
+	return UpstreamError
+}

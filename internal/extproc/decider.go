@@ -1,0 +1,127 @@
+package extproc
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/berth-dev/berth/internal/screen"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// Decider decides requests. It is called from many streams at once.
+type Decider interface {
+	// Decide is called once per stream, when all that the decision may depend
+	// on has arrived. It returns a decision or a refusal, never both.
+	Decide(req *Request) (Decision, *Refusal)
+}
+
+// Request is what the gateway said of a request.
+type Request struct {
+	Method, Path                 string
+	ContentType, ContentEncoding string
+	// RequestID is the client's x-request-id. It correlates and nothing else;
+	// two requests may share one.
+	RequestID string
+	// Body is the whole body. BodySeen is false when the gateway's mode does not
+	// show it before the decision is due; a bodiless request has an empty Body.
+	Body     []byte
+	BodySeen bool
+	// Subset is the gateway's own restriction; nil if it stated none.
+	Subset *screen.Subset
+	// IntentKeys are the keys found in the berth.dev metadata namespace,
+	// Berth's own acknowledgement apart.
+	IntentKeys []string
+	// UntrustedHeaders are names that would mean something from a trusted
+	// source and came as plain headers.
+	UntrustedHeaders []string
+	// ReceivedAt is when the headers came, CompleteAt when the last part of the
+	// request came. A decision made after Deadline is refused.
+	ReceivedAt, CompleteAt, Deadline telemetry.Instant
+}
+
+// Decision follows one placed request to its end. It is used by one stream;
+// its methods are never called concurrently.
+type Decision interface {
+	// Destination is the pick and its fallbacks: ip:port, comma-separated.
+	Destination() string
+	// RequestHeaders are set on the request to the replica.
+	RequestHeaders() []Header
+	// Acknowledgement is what the gateway's access log gets to see.
+	Acknowledgement() *structpb.Struct
+	// Served is called with the first response headers. A refusal replaces the
+	// response.
+	Served(Served) *Refusal
+	// ResponseHeaders are set on the response; called after Served.
+	ResponseHeaders() []Header
+	// FirstByte is called once, at the first byte of the response body.
+	FirstByte(now telemetry.Instant)
+	// Finish is called exactly once, whatever happens.
+	Finish(Outcome)
+}
+
+// Header is one header to set, replacing any copy that is there.
+type Header struct{ Name, Value string }
+
+// Served is what the gateway said of the attempt that it took the response
+// from. Empty members were not said.
+type Served struct {
+	At     telemetry.Instant
+	Status int
+	// Address is the endpoint that answered.
+	Address string
+	// Attempts counts upstream attempts, retries included; 0 if not said.
+	Attempts int
+	// Details is Envoy's response.code_details: "via_upstream" for an answer of
+	// the replica, anything else for one that the gateway made itself.
+	Details string
+	// TransportFailure is why the last connection failed.
+	TransportFailure string
+}
+
+// Cause is how a request ended.
+type Cause string
+
+const (
+	Complete Cause = "complete"
+	// ClientDisconnect: the client left before the response began.
+	ClientDisconnect Cause = "client_disconnect"
+	// UpstreamError: the replica, or the way to it, failed before the response
+	// began.
+	UpstreamError Cause = "upstream_error"
+	// Aborted: the stream broke off in mid-response. The protocol does not say
+	// whether the client left or the replica broke off.
+	Aborted Cause = "aborted"
+	// GatewayTimeout: the gateway gave up waiting.
+	GatewayTimeout Cause = "gateway_timeout"
+	// Shutdown: this picker ended first.
+	Shutdown Cause = "shutdown"
+	// ServedOutside: the response was replaced, since the gateway took it from
+	// outside the screened set.
+	ServedOutside Cause = "served_outside"
+	// Internal: a fault of the picker.
+	Internal Cause = "internal"
+)
+
+// Outcome is how a decided request ended.
+type Outcome struct {
+	At    telemetry.Instant
+	Cause Cause
+	// RequestBytes and ResponseBytes are body bytes as seen here; ResponseSeen
+	// is false where the gateway does not show the response body.
+	RequestBytes, ResponseBytes int64
+	ResponseSeen                bool
+}
+
+// Refusal is an answer of the picker's own instead of a replica's.
+type Refusal struct {
+	Status int
+	// Reason is a stable token.
+	Reason string
+	// Message is for people. It never holds addresses or body content.
+	Message string
+	// RetryAfter is sent if it is not zero.
+	RetryAfter time.Duration
+	// DecisionID is set if the decider gave the request one.
+	DecisionID string
+}

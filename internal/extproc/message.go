@@ -1,0 +1,195 @@
+package extproc
+
+import (
+	"encoding/json"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/berth-dev/berth/internal/screen"
+)
+
+// Names of the endpoint picker protocol and of Berth's own headers.
+const (
+	destinationKey    = "x-gateway-destination-endpoint"
+	servedKey         = "x-gateway-destination-endpoint-served"
+	subsetKey         = "x-gateway-destination-endpoint-subset"
+	lbNamespace       = "envoy.lb"
+	subsetNamespace   = "envoy.lb.subset_hint"
+	berthNamespace    = "berth.dev"
+	acknowledgement   = "acknowledgement"
+	attributesKey     = "envoy.filters.http.ext_proc"
+	reasonHeader      = "x-berth-reason"
+	decisionHeader    = "x-berth-decision"
+	intentHeader      = "x-berth-intent"
+	selectedModel     = "x-selected-model"
+	maxRequestIDBytes = 256
+)
+
+// headerValue reads either of the two places a gateway may put a value in.
+func headerValue(h *corev3.HeaderValue) string {
+	if len(h.GetRawValue()) > 0 {
+		return string(h.GetRawValue())
+	}
+	return h.GetValue()
+}
+
+func setHeader(name, value string) *corev3.HeaderValueOption {
+	return &corev3.HeaderValueOption{
+		Header:       &corev3.HeaderValue{Key: name, RawValue: []byte(value)},
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+	}
+}
+
+func headerMutation(headers []Header) *extprocv3.HeaderMutation {
+	if len(headers) == 0 {
+		return nil
+	}
+	m := &extprocv3.HeaderMutation{SetHeaders: make([]*corev3.HeaderValueOption, len(headers))}
+	for i, h := range headers {
+		m.SetHeaders[i] = setHeader(h.Name, h.Value)
+	}
+	return m
+}
+
+// destinationMutation and destinationMetadata say the same thing twice, since
+// gateways read one or the other.
+func destinationMutation(d Decision) *extprocv3.HeaderMutation {
+	return headerMutation(append([]Header{{destinationKey, d.Destination()}}, d.RequestHeaders()...))
+}
+
+func destinationMetadata(d Decision) *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		lbNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			destinationKey: structpb.NewStringValue(d.Destination()),
+		}}),
+		berthNamespace: acknowledgementValue(d),
+	}}
+}
+
+func acknowledgementMetadata(d Decision) *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{berthNamespace: acknowledgementValue(d)}}
+}
+
+func acknowledgementValue(d Decision) *structpb.Value {
+	return structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+		acknowledgement: structpb.NewStructValue(d.Acknowledgement()),
+	}})
+}
+
+func immediate(r *Refusal) *extprocv3.ProcessingResponse {
+	headers := []Header{{"content-type", "application/json"}, {reasonHeader, r.Reason}}
+	if r.DecisionID != "" {
+		headers = append(headers, Header{decisionHeader, r.DecisionID})
+	}
+	if r.RetryAfter > 0 {
+		seconds := int64((r.RetryAfter + 999_999_999) / 1_000_000_000)
+		headers = append(headers, Header{"retry-after", strconv.FormatInt(seconds, 10)})
+	}
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+		ImmediateResponse: &extprocv3.ImmediateResponse{
+			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(r.Status)},
+			Headers: headerMutation(headers),
+			Body:    refusalBody(r),
+			Details: "berth_" + r.Reason,
+		},
+	}}
+}
+
+// refusalBody has the shape that OpenAI clients expect of an error.
+func refusalBody(r *Refusal) []byte {
+	var doc struct {
+		Error struct {
+			Message string `json:"message"`
+			Type    string `json:"type"`
+			Code    string `json:"code"`
+		} `json:"error"`
+	}
+	doc.Error.Message = r.Message
+	doc.Error.Type = errorType(r.Status)
+	doc.Error.Code = r.Reason
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return []byte(`{"error":{"message":"internal error","type":"server_error","code":"internal"}}`)
+	}
+	return body
+}
+
+func errorType(status int) string {
+	switch {
+	case status == 403:
+		return "permission_error"
+	case status == 404:
+		return "not_found_error"
+	case status == 429:
+		return "rate_limit_error"
+	case status < 500:
+		return "invalid_request_error"
+	default:
+		return "server_error"
+	}
+}
+
+// subsetOf reads the gateway's subset. A value of the wrong type is a subset
+// that nobody is in; only an absent key is no subset.
+func subsetOf(metadata *corev3.Metadata) *screen.Subset {
+	v, ok := metadata.GetFilterMetadata()[subsetNamespace].GetFields()[subsetKey]
+	if !ok {
+		return nil
+	}
+	switch kind := v.GetKind().(type) {
+	case *structpb.Value_StringValue:
+		return screen.SplitSubset(kind.StringValue)
+	case *structpb.Value_ListValue:
+		values := kind.ListValue.GetValues()
+		entries := make([]string, len(values))
+		for i, e := range values {
+			// A member that is no string stays as an empty entry, which matches
+			// nothing.
+			entries[i] = e.GetStringValue()
+		}
+		return screen.NewSubset(entries)
+	default:
+		return screen.NewSubset(nil)
+	}
+}
+
+// intentKeys are the keys of Berth's own namespace that somebody else set.
+func intentKeys(metadata *corev3.Metadata) []string {
+	var keys []string
+	for key := range metadata.GetFilterMetadata()[berthNamespace].GetFields() {
+		if key != acknowledgement {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func servedOf(msg *extprocv3.ProcessingRequest) Served {
+	var s Served
+	attributes := msg.GetAttributes()[attributesKey].GetFields()
+	s.Address = attributes["upstream.address"].GetStringValue()
+	s.Attempts = int(number(attributes["upstream.request_attempt_count"]))
+	s.Details = attributes["response.code_details"].GetStringValue()
+	s.TransportFailure = attributes["upstream.transport_failure_reason"].GetStringValue()
+	lb := msg.GetMetadataContext().GetFilterMetadata()[lbNamespace].GetFields()
+	if host := lb[servedKey].GetStringValue(); host != "" {
+		s.Address = host
+	}
+	return s
+}
+
+// number reads a value that gateways send as a number or as its text.
+func number(v *structpb.Value) float64 {
+	if text := v.GetStringValue(); text != "" {
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	return v.GetNumberValue()
+}

@@ -1,0 +1,175 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/google/uuid"
+
+	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/placement"
+	"github.com/berth-dev/berth/internal/policy"
+	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/request"
+	"github.com/berth-dev/berth/internal/screen"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// active is one policy in the form that requests are decided by. A request
+// keeps the one it started with.
+type active struct {
+	policy *policy.Policy
+	plan   *placement.Plan
+}
+
+// decider takes a request through intent, screening, placement and guard.
+type decider struct {
+	registry *pool.Registry
+	active   atomic.Pointer[active]
+	clock    telemetry.Clock
+	recorder *recorder
+	metrics  *metrics
+	scratch  sync.Pool
+}
+
+// scratch is the working memory of one decision.
+type scratch struct {
+	screened screen.Result
+	evidence placement.Evidence
+	placed   placement.Result
+}
+
+func newDecider(registry *pool.Registry, clock telemetry.Clock, rec *recorder, m *metrics) *decider {
+	return &decider{
+		registry: registry,
+		clock:    clock,
+		recorder: rec,
+		metrics:  m,
+		scratch:  sync.Pool{New: func() any { return new(scratch) }},
+	}
+}
+
+// Decide implements extproc.Decider.
+func (d *decider) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refusal) {
+	for _, name := range req.UntrustedHeaders {
+		d.metrics.untrustedHeader(name)
+	}
+	now := d.clock()
+	act := d.active.Load()
+	id := uuid.Must(uuid.NewV7()).String()
+	s := d.scratch.Get().(*scratch)
+	defer d.scratch.Put(s)
+	c := &cycle{
+		id:      id,
+		key:     xxhash.Sum64String(id),
+		now:     now,
+		act:     act,
+		set:     d.registry.Set(),
+		request: req,
+		scratch: s,
+	}
+	refusal := d.place(c)
+	if refusal != nil {
+		refusal.DecisionID = id
+		d.metrics.refused(refusal.Reason)
+		d.metrics.decided(placement.Refuse, d.clock().Sub(now))
+		d.recorder.refused(c, refusal)
+		return nil, refusal
+	}
+	d.metrics.decided(s.placed.Rung, d.clock().Sub(now))
+	return d.recorder.placed(c, d), nil
+}
+
+// cycle is one decision in the making.
+type cycle struct {
+	id      string
+	key     uint64
+	now     telemetry.Instant
+	act     *active
+	set     *pool.Set
+	request *extproc.Request
+	facts   request.Facts
+	// screenedAny and placedAny tell how far the cycle came.
+	screenedAny, placedAny bool
+	*scratch
+}
+
+func (d *decider) place(c *cycle) *extproc.Refusal {
+	if refusal := d.readIntent(c); refusal != nil {
+		return refusal
+	}
+	screen.Screen(c.set, screen.Request{Model: c.facts.Model, Subset: c.request.Subset}, c.now, &c.screened)
+	c.screenedAny = true
+	d.metrics.screenedOut(&c.screened.Removed)
+	if c.screened.Cause != screen.None {
+		refusal := screenRefusals[c.screened.Cause]
+		return &refusal
+	}
+
+	for _, slot := range c.screened.Slots {
+		c.set.Endpoints[slot].Touch(c.now)
+	}
+	c.evidence.Gather(c.set, c.screened.Slots, c.now)
+	c.act.plan.Place(&c.evidence, c.key, c.act.policy.Gateway.Fallbacks, &c.placed)
+	c.placedAny = true
+	if err := guard(c); err != nil {
+		return &extproc.Refusal{Status: 500, Reason: "internal", Message: err.Error()}
+	}
+	if now := d.clock(); now > c.request.Deadline {
+		return &extproc.Refusal{
+			Status:  504,
+			Reason:  "deadline",
+			Message: "no decision was made in time",
+		}
+	}
+	return nil
+}
+
+// readIntent reads what the request demands. This version decodes no routing
+// intent: a gateway that sends one states constraints that would go unmet, so
+// the request is refused.
+func (d *decider) readIntent(c *cycle) *extproc.Refusal {
+	req := c.request
+	if len(req.IntentKeys) > 0 {
+		return &extproc.Refusal{
+			Status:  400,
+			Reason:  "intent_malformed",
+			Message: "the gateway sent a routing intent, which this version of the endpoint picker does not read",
+		}
+	}
+	api := request.APIOf(req.Path)
+	facts, err := request.Scan(api, req.ContentType, req.ContentEncoding, req.Body)
+	if err != nil {
+		refusal := &extproc.Refusal{Status: 400, Reason: "body_malformed", Message: err.Error()}
+		var scanErr *request.Error
+		if errors.As(err, &scanErr) {
+			refusal.Reason = scanErr.Token
+		}
+		return refusal
+	}
+	c.facts = facts
+	return nil
+}
+
+// guard checks the pick and the fallbacks against the screened set, by a record
+// that placement has not seen. Placement cannot leave the set by construction;
+// the guard is there for the day when it can.
+func guard(c *cycle) error {
+	if len(c.placed.Ranked) == 0 {
+		return errors.New("placement returned no endpoint")
+	}
+	for _, row := range c.placed.Ranked {
+		if row < 0 || row >= len(c.screened.Slots) || !c.screened.Members().Contains(int(c.screened.Slots[row])) {
+			return fmt.Errorf("placement returned row %d, which is not in the screened set", row)
+		}
+	}
+	return nil
+}
+
+// ranked returns the endpoint at a place of the order.
+func (c *cycle) ranked(i int) *pool.Endpoint {
+	return c.set.Endpoints[c.screened.Slots[c.placed.Ranked[i]]]
+}

@@ -1,0 +1,290 @@
+// Package host puts a picker together and runs it: policy, discovery,
+// telemetry, placement, the ext_proc server and the other listeners.
+//
+// Start checks everything that can be wrong with a configuration and binds all
+// listeners before anything runs, so that nothing half starts. A reload builds a
+// whole new policy and swaps it in one step; requests in flight end under the
+// policy that they began with, and a configuration that does not load leaves
+// the last good one in force.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/admin"
+	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/ledger"
+	"github.com/berth-dev/berth/internal/placement"
+	"github.com/berth-dev/berth/internal/policy"
+	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/telemetry"
+	"github.com/berth-dev/berth/plugins"
+)
+
+// Options are what the command line says.
+type Options struct {
+	// ConfigFile is the configuration of INTERFACES: EndpointPickerConfig,
+	// BerthConfiguration, StaticPool.
+	ConfigFile string
+	// Addresses to listen on; port 0 takes any free one.
+	ExtProcAddress, HealthAddress, MetricsAddress, AdminAddress string
+	// DecisionLog gets one line of JSON per ended request; nil writes none.
+	DecisionLog io.Writer
+	Log         *zap.Logger
+	// Clock must not go back; nil takes one that does not.
+	Clock telemetry.Clock
+}
+
+// Host is a running picker.
+type Host struct {
+	opts     Options
+	profiles *engine.Set
+	pools    *pool.Registry
+	decider  *decider
+	metrics  *metrics
+	ledger   *ledger.Ledger
+	extproc  *extproc.Server
+	grpc     *grpc.Server
+	healthz  *grpc.Server
+	health   *health.Server
+	metricsH *http.Server
+	adminH   *http.Server
+
+	extprocL, healthL, metricsL, adminL net.Listener
+
+	// mu orders reloads; feeds and scraping are what a reload may restart.
+	mu       sync.Mutex
+	feed     *task
+	scraping *task
+}
+
+// steadyClock tells the time of day as it was at the start plus the time that
+// has passed since: a step of the wall clock must not make readings fresh or
+// stale.
+func steadyClock() telemetry.Clock {
+	start := time.Now()
+	at := telemetry.At(start)
+	return func() telemetry.Instant { return at.Add(time.Since(start)) }
+}
+
+// Start loads the configuration, binds the listeners and starts to serve. The
+// error says what is wrong and where; nothing is left running then.
+func Start(ctx context.Context, opts Options) (*Host, error) {
+	if opts.Clock == nil {
+		opts.Clock = steadyClock()
+	}
+	p, warnings, err := policy.Load(opts.ConfigFile, plugins.Catalog{})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range warnings {
+		opts.Log.Warn("configuration", zap.String("warning", w.String()))
+	}
+	act, err := activate(p)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", opts.ConfigFile, err)
+	}
+	profiles, err := engine.Defaults()
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{
+		opts:     opts,
+		profiles: profiles,
+		pools:    pool.NewRegistry("", p.Telemetry.Mode == v1alpha1.TelemetryNone),
+	}
+	h.metrics = newMetrics(h.pools, opts.Clock)
+	if err := h.listen(); err != nil {
+		return nil, err
+	}
+	h.ledger = ledger.New(p.Ledger.Ring, opts.DecisionLog, func(result string) {
+		h.metrics.ledgerRecords.WithLabelValues(result).Inc()
+	})
+	h.decider = newDecider(h.pools, opts.Clock, &recorder{ledger: h.ledger}, h.metrics)
+	h.decider.active.Store(act)
+	h.metrics.policyInForce(p.Digest)
+	if err := h.follow(p); err != nil {
+		h.closeListeners()
+		h.ledger.Flush()
+		return nil, err
+	}
+	h.scrape(p)
+	h.serve(p)
+	go h.watch(ctx)
+	opts.Log.Info("serving",
+		zap.String("extproc", h.extprocL.Addr().String()), zap.String("health", h.healthL.Addr().String()),
+		zap.String("metrics", h.metricsL.Addr().String()), zap.String("admin", h.adminL.Addr().String()),
+		zap.String("policy", p.Digest), zap.Int("endpoints", len(h.pools.Set().Endpoints)))
+	return h, nil
+}
+
+// activate builds what requests are decided by.
+func activate(p *policy.Policy) (*active, error) {
+	scorers := make([]placement.Scorer, 0, len(p.Profile.Scorers))
+	for _, ref := range p.Profile.Scorers {
+		s, err := plugins.Scorer(ref.Type, ref.Name, ref.Weight, ref.Parameters)
+		if err != nil {
+			return nil, fmt.Errorf("plugin %q: %w", ref.Name, err)
+		}
+		scorers = append(scorers, s)
+	}
+	plan, err := placement.NewPlan(scorers, p.Placement.Quorum)
+	if err != nil {
+		return nil, err
+	}
+	return &active{policy: p, plan: plan}, nil
+}
+
+func (h *Host) listen() error {
+	for _, l := range []struct {
+		flag, address string
+		to            *net.Listener
+	}{
+		{"--extproc-address", h.opts.ExtProcAddress, &h.extprocL},
+		{"--health-address", h.opts.HealthAddress, &h.healthL},
+		{"--metrics-address", h.opts.MetricsAddress, &h.metricsL},
+		{"--admin-address", h.opts.AdminAddress, &h.adminL},
+	} {
+		listener, err := net.Listen("tcp", l.address)
+		if err != nil {
+			h.closeListeners()
+			return fmt.Errorf("%s %s: %w", l.flag, l.address, err)
+		}
+		*l.to = listener
+	}
+	return nil
+}
+
+func (h *Host) closeListeners() {
+	for _, l := range []net.Listener{h.extprocL, h.healthL, h.metricsL, h.adminL} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}
+
+// maxMessage bounds one gRPC message: a gateway that buffers sends the whole
+// body in one, and the headers of other messages need some room.
+const maxMessageOverhead = 1 << 20
+
+// maxStreams is the number of requests in flight per gateway connection; one
+// stream lives as long as its request.
+const maxStreams = 1 << 20
+
+func (h *Host) serve(p *policy.Policy) {
+	h.extproc = extproc.NewServer(extproc.Options{
+		Decider:  h.decider,
+		Settings: h.settings,
+		Clock:    h.opts.Clock,
+		Panicked: func(value any, stack []byte) {
+			h.metrics.panics.Inc()
+			h.opts.Log.Error("contained a fault", zap.Any("panic", value), zap.ByteString("stack", stack))
+		},
+		Refused: func(r *extproc.Refusal) { h.metrics.refused(r.Reason) },
+	})
+	h.grpc = grpc.NewServer(
+		grpc.MaxRecvMsgSize(int(p.Limits.Body)+maxMessageOverhead),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)
+	extprocv3.RegisterExternalProcessorServer(h.grpc, h.extproc)
+	h.health = health.NewServer()
+	h.healthz = grpc.NewServer()
+	healthv1.RegisterHealthServer(h.healthz, h.health)
+	// Gateways may also ask on the port that they use.
+	healthv1.RegisterHealthServer(h.grpc, h.health)
+	for _, service := range []string{"", "envoy.service.ext_proc.v3.ExternalProcessor"} {
+		h.health.SetServingStatus(service, healthv1.HealthCheckResponse_SERVING)
+	}
+
+	const headerTimeout = 5 * time.Second
+	h.metricsH = &http.Server{Handler: admin.Metrics(h.metrics.registry, h.ready), ReadHeaderTimeout: headerTimeout}
+	h.adminH = &http.Server{
+		Handler:           admin.Reports(admin.Options{Pools: h.pools, Ledger: h.ledger, Clock: h.opts.Clock}),
+		ReadHeaderTimeout: headerTimeout,
+	}
+	// Each ends with an error when it is stopped, and for no other reason.
+	go func() { _ = h.grpc.Serve(h.extprocL) }()
+	go func() { _ = h.healthz.Serve(h.healthL) }()
+	go func() { _ = h.metricsH.Serve(h.metricsL) }()
+	go func() { _ = h.adminH.Serve(h.adminL) }()
+}
+
+// settings are what a new stream goes by.
+func (h *Host) settings() extproc.Settings {
+	p := h.decider.active.Load().policy
+	return extproc.Settings{
+		BodyLimit:        p.Limits.Body,
+		UploadIdle:       p.Limits.UploadIdle,
+		DecisionDeadline: p.Limits.DecisionDeadline,
+		PassTrailers:     p.Gateway.RequestTrailers == v1alpha1.TrailersPass,
+	}
+}
+
+func (h *Host) ready() error {
+	if len(h.pools.Set().Endpoints) == 0 {
+		return errors.New("the pool has no endpoints")
+	}
+	return nil
+}
+
+// Addresses that the picker listens on.
+func (h *Host) ExtProcAddr() net.Addr { return h.extprocL.Addr() }
+func (h *Host) HealthAddr() net.Addr  { return h.healthL.Addr() }
+func (h *Host) MetricsAddr() net.Addr { return h.metricsL.Addr() }
+func (h *Host) AdminAddr() net.Addr   { return h.adminL.Addr() }
+
+// Stop drains and ends the picker: health turns to NOT_SERVING and no new
+// stream is taken at once, running requests may end within limits.drain, then
+// those left are refused or cut.
+func (h *Host) Stop() {
+	h.health.Shutdown()
+	drain := h.decider.active.Load().policy.Limits.Drain
+	drained := make(chan struct{})
+	go func() {
+		h.grpc.GracefulStop()
+		close(drained)
+	}()
+	timer := time.NewTimer(drain)
+	defer timer.Stop()
+	select {
+	case <-drained:
+	case <-timer.C:
+		h.extproc.Quit()
+		grace := time.NewTimer(quitGrace)
+		defer grace.Stop()
+		select {
+		case <-drained:
+		case <-grace.C:
+			h.grpc.Stop()
+			<-drained
+		}
+	}
+	h.mu.Lock()
+	h.feed.stop()
+	h.scraping.stop()
+	h.mu.Unlock()
+	h.healthz.Stop()
+	_ = h.metricsH.Close()
+	_ = h.adminH.Close()
+	h.ledger.Flush()
+}
+
+// quitGrace is how long the last refusals may take to be sent.
+const quitGrace = time.Second

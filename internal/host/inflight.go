@@ -1,0 +1,233 @@
+package host
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/screen"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// Acted says how the gateway acted on a recommendation.
+type acted string
+
+const (
+	confirmed  acted = "confirmed"
+	overridden acted = "overridden"
+	violated   acted = "violated"
+	unreported acted = "unreported"
+)
+
+// inFlight is a placed request on its way: the unit that it holds at a replica,
+// and what becomes of the recommendation. It implements extproc.Decision and
+// belongs to one stream.
+type inFlight struct {
+	decider *decider
+	act     *active
+	set     *pool.Set
+	// screened are the slots that the request may be served by. They are those
+	// of set, whatever the pool has become since.
+	screened screen.Members
+	// order is the pick and its fallbacks.
+	order []*pool.Endpoint
+	unit  pool.Unit
+	// record is what is known so far; it is never changed, only replaced.
+	record *v1alpha1.Decision
+
+	completeAt, firstByteAt telemetry.Instant
+	served                  extproc.Served
+	acted                   acted
+	// servedBy is nil until a member of the pool is reported to have answered.
+	servedBy *pool.Endpoint
+}
+
+var _ extproc.Decision = (*inFlight)(nil)
+
+// newInFlight takes the unit at the pick.
+func newInFlight(c *cycle, d *decider, record *v1alpha1.Decision) *inFlight {
+	f := &inFlight{
+		decider:    d,
+		act:        c.act,
+		set:        c.set,
+		screened:   slices.Clone(c.screened.Members()),
+		order:      make([]*pool.Endpoint, len(c.placed.Ranked)),
+		record:     record,
+		completeAt: c.request.CompleteAt,
+		acted:      unreported,
+	}
+	for i := range f.order {
+		f.order[i] = c.ranked(i)
+	}
+	f.unit = f.order[0].Take(c.now)
+	d.metrics.inFlight.Inc()
+	return f
+}
+
+// Destination implements extproc.Decision.
+func (f *inFlight) Destination() string {
+	if len(f.order) == 1 {
+		return f.order[0].Destination
+	}
+	var b strings.Builder
+	for i, e := range f.order {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(e.Destination)
+	}
+	return b.String()
+}
+
+// RequestHeaders implements extproc.Decision.
+func (f *inFlight) RequestHeaders() []extproc.Header {
+	return []extproc.Header{{Name: "x-berth-decision", Value: f.record.ID}}
+}
+
+// Acknowledgement implements extproc.Decision.
+func (f *inFlight) Acknowledgement() *structpb.Struct {
+	r := f.record
+	fields := map[string]*structpb.Value{
+		"version":      structpb.NewStringValue(v1alpha1.Version),
+		"decision":     structpb.NewStringValue(r.ID),
+		"rung":         structpb.NewStringValue(r.Rung),
+		"policy":       structpb.NewStringValue(r.Versions.Policy),
+		"candidates":   structpb.NewNumberValue(float64(r.Screened)),
+		"intentSource": structpb.NewStringValue(r.Intent.Source),
+		"recommended":  structpb.NewStringValue(f.order[0].Destination),
+	}
+	for class, n := range r.ScreenedOut {
+		fields["screenedOut."+class] = structpb.NewNumberValue(float64(n))
+	}
+	if f.served.At != 0 {
+		fields["acted"] = structpb.NewStringValue(string(f.acted))
+		fields["served"] = structpb.NewStringValue(f.served.Address)
+	}
+	return &structpb.Struct{Fields: fields}
+}
+
+// Served implements extproc.Decision.
+func (f *inFlight) Served(s extproc.Served) *extproc.Refusal {
+	f.served = s
+	if f.byReplica() {
+		f.acted, f.servedBy = f.judge(s.Address)
+	}
+	f.learn()
+	if f.servedBy != nil {
+		f.unit.Move(f.servedBy.Live)
+	}
+	if f.acted != violated || f.act.policy.Gateway.OnViolation != v1alpha1.ViolationRefuse {
+		return nil
+	}
+	f.decider.metrics.refused("served_outside")
+	return &extproc.Refusal{
+		Status:     502,
+		Reason:     "served_outside",
+		Message:    "the gateway took the response from outside the endpoints that the request may use",
+		DecisionID: f.record.ID,
+	}
+}
+
+// byReplica reports that a replica gave the response, as far as the gateway
+// says: otherwise it made one itself, and whom it tried last served nobody.
+func (f *inFlight) byReplica() bool {
+	return f.served.Details == "" || f.served.Details == viaUpstream
+}
+
+// viaUpstream is the gateway's detail for a response that a replica gave.
+const viaUpstream = "via_upstream"
+
+// judge compares who served with who was recommended and who was eligible.
+func (f *inFlight) judge(address string) (acted, *pool.Endpoint) {
+	if address == "" {
+		return unreported, nil
+	}
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return violated, nil
+	}
+	slot, ok := f.set.ByAddress(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
+	if !ok {
+		return violated, nil
+	}
+	e := f.set.Endpoints[slot]
+	switch {
+	case e == f.order[0]:
+		return confirmed, e
+	case f.screened.Contains(slot):
+		return overridden, e
+	default:
+		return violated, e
+	}
+}
+
+// learn takes what the attempts say of the replicas: one that answered is
+// there, those that the gateway tried before it and gave up on are not.
+func (f *inFlight) learn() {
+	failed := f.served.Attempts
+	switch {
+	case f.byReplica():
+		failed--
+		if f.servedBy != nil {
+			f.servedBy.Answered()
+		}
+	case f.served.TransportFailure == "" && !strings.Contains(f.served.Details, "reset"):
+		// The gateway gave up for a reason that is not a connection's.
+		return
+	}
+	for i := 0; i < failed && i < len(f.order); i++ {
+		if f.order[i] != f.servedBy {
+			f.order[i].Refused()
+		}
+	}
+}
+
+// ResponseHeaders implements extproc.Decision.
+func (f *inFlight) ResponseHeaders() []extproc.Header {
+	verbosity := f.act.policy.Acknowledgement.ResponseHeaders
+	if verbosity == v1alpha1.ResponseHeadersOff {
+		return nil
+	}
+	headers := []extproc.Header{
+		{Name: "x-berth-decision", Value: f.record.ID},
+		{Name: "x-berth-rung", Value: f.record.Rung},
+		{Name: "x-berth-acted", Value: string(f.acted)},
+		{Name: "x-berth-policy", Value: f.record.Versions.Policy},
+	}
+	if verbosity == v1alpha1.ResponseHeadersFull && f.servedBy != nil {
+		headers = append(headers, extproc.Header{Name: "x-berth-replica", Value: f.servedBy.Name})
+	}
+	return headers
+}
+
+// FirstByte implements extproc.Decision. The gateway's own answers have none.
+func (f *inFlight) FirstByte(now telemetry.Instant) {
+	if f.byReplica() {
+		f.firstByteAt = now
+	}
+}
+
+// Finish implements extproc.Decision.
+func (f *inFlight) Finish(o extproc.Outcome) {
+	f.unit.Release()
+	f.decider.metrics.inFlight.Dec()
+	f.decider.metrics.finished(f.acted, o.Cause)
+	at := f.order[0]
+	if f.servedBy != nil {
+		at = f.servedBy
+	}
+	switch o.Cause {
+	case extproc.Complete:
+		if f.firstByteAt != 0 && f.served.Status < 400 {
+			at.Observe(f.firstByteAt.Sub(f.completeAt), o.At)
+		}
+	case extproc.Aborted, extproc.UpstreamError, extproc.GatewayTimeout:
+		at.Wake()
+	}
+	f.decider.recorder.finished(f, o)
+}

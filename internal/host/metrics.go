@@ -1,0 +1,174 @@
+package host
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/placement"
+	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/screen"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// metrics are the picker's own series. Label values come from fixed sets, never
+// from requests or replicas.
+type metrics struct {
+	registry         *prometheus.Registry
+	decisions        *prometheus.CounterVec
+	decisionDuration prometheus.Histogram
+	refusals         *prometheus.CounterVec
+	screened         *prometheus.CounterVec
+	acknowledgements *prometheus.CounterVec
+	outcomes         *prometheus.CounterVec
+	inFlight         prometheus.Gauge
+	scrapes          *prometheus.CounterVec
+	scrapeDuration   prometheus.Histogram
+	reloads          *prometheus.CounterVec
+	ledgerRecords    *prometheus.CounterVec
+	policyInfo       *prometheus.GaugeVec
+	untrusted        *prometheus.CounterVec
+	panics           prometheus.Counter
+}
+
+func newMetrics(pools *pool.Registry, clock telemetry.Clock) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_" + name, Help: help}, labels)
+	}
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		decisions: counter("decisions_total",
+			"Requests decided, by the rung of evidence (refuse: not placed) and the path that ran.", "rung", "path"),
+		decisionDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "berth_decision_duration_seconds",
+			Help:    "Time from the complete request to the decision.",
+			Buckets: prometheus.ExponentialBuckets(5e-6, 2.5, 12),
+		}),
+		refusals: counter("refusals_total", "Requests refused by the picker, by reason token.", "reason"),
+		screened: counter("screened_out_total",
+			"Endpoints excluded from decisions, by screening class.", "class"),
+		acknowledgements: counter("acknowledgements_total",
+			"Placed requests by how the gateway acted on the recommendation.", "state"),
+		outcomes: counter("outcomes_total", "Placed requests by how they ended.", "cause"),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "berth_inflight_requests", Help: "Placed requests that have not ended.",
+		}),
+		scrapes: counter("scrapes_total", "Engine scrapes by engine and result.", "engine", "result"),
+		scrapeDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "berth_scrape_duration_seconds",
+			Help:    "Time of one engine scrape.",
+			Buckets: prometheus.ExponentialBuckets(5e-4, 2.5, 10),
+		}),
+		reloads: counter("config_reloads_total", "Configuration and pool reloads by result.", "result"),
+		ledgerRecords: counter("ledger_records_total",
+			"Decision records by what became of their log line.", "result"),
+		policyInfo: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "berth_policy_info", Help: "1 for the policy in force, by its digest.",
+		}, []string{"digest"}),
+		untrusted: counter("untrusted_headers_total",
+			"Headers that would mean something from a trusted source and were ignored.", "name"),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "berth_contained_panics_total", Help: "Faults of the picker that were contained to one stream.",
+		}),
+	}
+	m.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.decisions, m.decisionDuration, m.refusals, m.screened, m.acknowledgements, m.outcomes, m.inFlight,
+		m.scrapes, m.scrapeDuration, m.reloads, m.ledgerRecords, m.policyInfo, m.untrusted, m.panics,
+		&fleetCollector{pools: pools, clock: clock},
+	)
+	return m
+}
+
+func (m *metrics) decided(r placement.Rung, d time.Duration) {
+	m.decisions.WithLabelValues(r.String(), "native").Inc()
+	m.decisionDuration.Observe(d.Seconds())
+}
+
+func (m *metrics) refused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
+
+func (m *metrics) screenedOut(removed *[screen.NumClasses]int) {
+	for class, n := range removed {
+		if n > 0 {
+			m.screened.WithLabelValues(screen.Class(class).String()).Add(float64(n))
+		}
+	}
+}
+
+func (m *metrics) finished(a acted, c extproc.Cause) {
+	m.acknowledgements.WithLabelValues(string(a)).Inc()
+	m.outcomes.WithLabelValues(string(c)).Inc()
+}
+
+// scraped counts one scrape.
+func (m *metrics) scraped(engineName, result string, took time.Duration) {
+	m.scrapes.WithLabelValues(engineName, result).Inc()
+	m.scrapeDuration.Observe(took.Seconds())
+}
+
+func (m *metrics) untrustedHeader(name string) { m.untrusted.WithLabelValues(name).Inc() }
+
+func (m *metrics) policyInForce(digest string) {
+	m.policyInfo.Reset()
+	m.policyInfo.WithLabelValues(digest).Set(1)
+}
+
+// fleetCollector counts replicas and readings by state when it is asked, so that
+// there is one series per state however many replicas there are.
+type fleetCollector struct {
+	pools *pool.Registry
+	clock telemetry.Clock
+}
+
+var (
+	replicasDesc = prometheus.NewDesc("berth_replicas",
+		"Members of the pool: normal, last (not answered yet, or refused its last connection), "+
+			"or excluded (not ready, terminating, asleep, unhealthy).", []string{"state"}, nil)
+	readingsDesc = prometheus.NewDesc("berth_readings",
+		"Replicas by the state of their reading of a load field.", []string{"field", "state"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c *fleetCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- replicasDesc
+	out <- readingsDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
+	now := c.clock()
+	var normal, last, excluded int
+	var readings [len(placement.LoadFields)][telemetry.Invalid + 1]int
+	for _, e := range c.pools.Set().Endpoints {
+		switch {
+		case !e.Ready || e.Terminating || e.Asleep(now) || e.DeclaredUnhealthy(now):
+			excluded++
+		case e.OrderedLast():
+			last++
+		default:
+			normal++
+		}
+		s := e.Snapshot()
+		for i, f := range placement.LoadFields {
+			state := telemetry.Missing
+			if s != nil {
+				state = s.Readings[f].State(now)
+			}
+			readings[i][state]++
+		}
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	gauge(replicasDesc, normal, "normal")
+	gauge(replicasDesc, last, "last")
+	gauge(replicasDesc, excluded, "excluded")
+	for i, f := range placement.LoadFields {
+		for state, n := range readings[i] {
+			gauge(readingsDesc, n, f.String(), telemetry.State(state).String())
+		}
+	}
+}

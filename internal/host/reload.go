@@ -1,0 +1,160 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/collect"
+	"github.com/berth-dev/berth/internal/discovery"
+	"github.com/berth-dev/berth/internal/policy"
+	"github.com/berth-dev/berth/plugins"
+)
+
+// task is something that runs until it is stopped.
+type task struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+func start(run func(ctx context.Context)) *task {
+	ctx, cancel := context.WithCancel(context.Background())
+	t := &task{cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(t.ended)
+		run(ctx)
+	}()
+	return t
+}
+
+// stop ends the task and waits for it. A nil task has ended.
+func (t *task) stop() {
+	if t == nil {
+		return
+	}
+	t.cancel()
+	<-t.ended
+}
+
+// watch reloads the configuration when its file changes.
+func (h *Host) watch(ctx context.Context) {
+	err := policy.Watch(ctx, h.opts.ConfigFile, plugins.Catalog{}, func(p *policy.Policy, warnings []policy.Warning, err error) {
+		if err == nil {
+			if h.inForce(p) {
+				return
+			}
+			err = h.reload(p)
+		}
+		if err != nil {
+			h.metrics.reloads.WithLabelValues("failed").Inc()
+			h.opts.Log.Error("configuration not loaded; the last good one stays in force", zap.Error(err))
+			return
+		}
+		for _, w := range warnings {
+			h.opts.Log.Warn("configuration", zap.String("warning", w.String()))
+		}
+		h.metrics.reloads.WithLabelValues("ok").Inc()
+		h.opts.Log.Info("configuration loaded", zap.String("policy", p.Digest))
+	})
+	if err != nil && ctx.Err() == nil {
+		h.opts.Log.Error("the configuration file is not watched", zap.Error(err))
+	}
+}
+
+// inForce reports whether a file that was read again still means the same.
+func (h *Host) inForce(p *policy.Policy) bool {
+	now := h.decider.active.Load().policy
+	return p.Digest == now.Digest && reflect.DeepEqual(p.Pool, now.Pool)
+}
+
+// reload puts a policy into force.
+func (h *Host) reload(p *policy.Policy) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := h.decider.active.Load().policy
+	act, err := activate(p)
+	if err != nil {
+		return err
+	}
+	if p.Discovery != was.Discovery || p.Pool != nil {
+		if err := h.followLocked(p); err != nil {
+			return err
+		}
+	}
+	h.decider.active.Store(act)
+	h.metrics.policyInForce(p.Digest)
+	if p.Telemetry != was.Telemetry {
+		h.scrapeLocked(p)
+	}
+	return nil
+}
+
+// follow takes endpoints from where the policy says.
+func (h *Host) follow(p *policy.Policy) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.followLocked(p)
+}
+
+func (h *Host) followLocked(p *policy.Policy) error {
+	if p.Pool != nil {
+		h.feed.stop()
+		h.feed = nil
+		return discovery.Apply(h.pools, p.Pool)
+	}
+	if p.Discovery.File == "" {
+		return fmt.Errorf("%s: discovery: names no endpoints: give discovery.file, or a StaticPool document", h.opts.ConfigFile)
+	}
+	// The new source is loaded before the old one is let go.
+	file, err := discovery.LoadFile(p.Discovery.File, h.pools, discovery.FileOptions{
+		Log: zapr.NewLogger(h.opts.Log),
+		Loaded: func(_ *policy.Pool, err error) {
+			result := "ok"
+			if err != nil {
+				result = "failed"
+			}
+			h.metrics.reloads.WithLabelValues(result).Inc()
+		},
+	})
+	if err != nil {
+		return err
+	}
+	h.feed.stop()
+	h.feed = start(func(ctx context.Context) {
+		if err := file.Run(ctx); err != nil {
+			h.opts.Log.Error("the pool file is not watched", zap.Error(err))
+		}
+	})
+	return nil
+}
+
+// scrape reads engines as the policy says.
+func (h *Host) scrape(p *policy.Policy) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.scrapeLocked(p)
+}
+
+func (h *Host) scrapeLocked(p *policy.Policy) {
+	h.scraping.stop()
+	h.scraping = nil
+	if p.Telemetry.Mode == v1alpha1.TelemetryNone {
+		return
+	}
+	t := p.Telemetry
+	collector := collect.New(collect.Options{
+		Hot: t.Hot, Warm: t.Warm, Idle: t.Idle,
+		Timeout:  t.Timeout,
+		MaxPage:  t.MaxPage,
+		Workers:  t.Workers,
+		Profiles: h.profiles,
+		Clock:    h.opts.Clock,
+		Logger:   h.opts.Log,
+		Observe:  h.metrics.scraped,
+	})
+	h.scraping = start(func(ctx context.Context) { collector.Run(ctx, h.pools) })
+}

@@ -1,0 +1,151 @@
+// Package ledger keeps decision records: the newest in memory for the admin
+// listener, and each finished one as a line of JSON for a log.
+//
+// Records are immutable. One is put in when its request is decided and replaced
+// by a completed copy when the request has ended; only then is its line
+// written. Writing happens on a goroutine of its own: no request waits for the
+// log, and when the log falls behind, records are dropped and counted.
+package ledger
+
+import (
+	"encoding/json"
+	"io"
+	"sync"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+)
+
+// ringBytes bounds the memory of the ring, whatever its length: records of large
+// pools hold one entry per candidate.
+const ringBytes = 64 << 20
+
+// queueLength is how many finished records may wait for the log.
+const queueLength = 4096
+
+// Ledger keeps records. All methods may be called from any goroutine.
+type Ledger struct {
+	mu    sync.Mutex
+	limit int
+	// order holds the ids of the ring from the oldest to the newest; head is the
+	// index of the oldest.
+	order []string
+	head  int
+	byID  map[string]*v1alpha1.Decision
+	bytes int
+
+	queue   chan *v1alpha1.Decision
+	flushed chan struct{}
+	count   func(result string)
+}
+
+// New returns a ledger with a ring of at most limit records. Lines go to w; a
+// nil w writes none. count is told "written", "dropped" or "failed" per line.
+func New(limit int, w io.Writer, count func(result string)) *Ledger {
+	l := &Ledger{
+		limit:   limit,
+		byID:    make(map[string]*v1alpha1.Decision, limit),
+		flushed: make(chan struct{}),
+		count:   count,
+	}
+	if w == nil {
+		close(l.flushed)
+		return l
+	}
+	l.queue = make(chan *v1alpha1.Decision, queueLength)
+	go l.write(w)
+	return l
+}
+
+// Open records a decision whose request still runs.
+func (l *Ledger) Open(d *v1alpha1.Decision) { l.keep(d) }
+
+// Close records a request that has ended and writes its line. A record with the
+// same id is replaced.
+func (l *Ledger) Close(d *v1alpha1.Decision) {
+	l.keep(d)
+	if l.queue == nil {
+		return
+	}
+	select {
+	case l.queue <- d:
+	default:
+		l.count("dropped")
+	}
+}
+
+// Flush writes what waits and ends the writer. Close must not be called after.
+func (l *Ledger) Flush() {
+	if l.queue != nil {
+		close(l.queue)
+	}
+	<-l.flushed
+}
+
+func (l *Ledger) keep(d *v1alpha1.Decision) {
+	if l.limit == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old, ok := l.byID[d.ID]; ok {
+		l.bytes += size(d) - size(old)
+		l.byID[d.ID] = d
+		return
+	}
+	l.order = append(l.order, d.ID)
+	l.byID[d.ID] = d
+	l.bytes += size(d)
+	for len(l.byID) > 1 && (len(l.byID) > l.limit || l.bytes > ringBytes) {
+		oldest := l.order[l.head]
+		l.head++
+		l.bytes -= size(l.byID[oldest])
+		delete(l.byID, oldest)
+	}
+	if l.head > len(l.order)/2 && l.head > 64 {
+		l.order = append(l.order[:0], l.order[l.head:]...)
+		l.head = 0
+	}
+}
+
+// Sizes in memory of a record and of one candidate in it, measured on amd64 and
+// rounded up.
+const (
+	recordBytes    = 1 << 10
+	candidateBytes = 768
+)
+
+func size(d *v1alpha1.Decision) int {
+	return recordBytes + candidateBytes*len(d.Candidates)
+}
+
+// Find returns the record with this id.
+func (l *Ledger) Find(id string) (*v1alpha1.Decision, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, ok := l.byID[id]
+	return d, ok
+}
+
+// Newest returns up to n records, the newest first.
+func (l *Ledger) Newest(n int) []*v1alpha1.Decision {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n = min(n, len(l.byID))
+	out := make([]*v1alpha1.Decision, 0, n)
+	for i := len(l.order) - 1; len(out) < n; i-- {
+		out = append(out, l.byID[l.order[i]])
+	}
+	return out
+}
+
+func (l *Ledger) write(w io.Writer) {
+	defer close(l.flushed)
+	enc := json.NewEncoder(w)
+	for d := range l.queue {
+		if err := enc.Encode(d); err != nil {
+			l.count("failed")
+			continue
+		}
+		l.count("written")
+	}
+}

@@ -1,0 +1,276 @@
+package placement
+
+import (
+	"math"
+	"slices"
+
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// Rung says how good the evidence behind an order was.
+type Rung uint8
+
+const (
+	Full Rung = iota
+	Partial
+	Local
+	Spread
+	// Refuse is the rung of a request that was not placed.
+	Refuse
+)
+
+func (r Rung) String() string {
+	return [...]string{"full", "partial", "local", "spread", "refuse"}[r]
+}
+
+// Use says what became of a field in one decision.
+type Use uint8
+
+const (
+	// Unused: no scorer with weight reads the field.
+	Unused Use = iota
+	// UsedFull: fresh at every row.
+	UsedFull
+	// UsedPartial: fresh at a quorum of rows, imputed at the others.
+	UsedPartial
+	// Dropped: fresh at fewer, ignored for all rows.
+	Dropped
+)
+
+func (u Use) String() string {
+	return [...]string{"unused", "full", "partial", "dropped"}[u]
+}
+
+// Result is one order with its reasons. It may be reused; Place overwrites it.
+type Result struct {
+	Rung Rung
+	// Ranked are rows of the evidence, best first: the pick and the fallbacks.
+	Ranked []int
+	// Uses tells what became of each load field, in the order of LoadFields.
+	Uses [numLoadFields]Use
+	// Estimate is what scorers read of each load field; nil where the field is
+	// unused or dropped.
+	Estimate [numLoadFields][]float64
+	// Scores has one column per scorer of the plan, NaN for "no evidence";
+	// empty on rungs where no scorer ran.
+	Scores [][]float64
+	// Total is what rows were ordered by.
+	Total []float64
+
+	estimates [numLoadFields][]float64
+	columns   [][]float64
+	sorted    []float64
+}
+
+// Place orders the rows of ev for the request with this key and writes the
+// pick and at most fallbacks others to res. ev must have at least one row.
+func (p *Plan) Place(ev *Evidence, key uint64, fallbacks int, res *Result) {
+	n := ev.Len()
+	res.Total = resize(res.Total, n)
+	p.estimate(ev, res)
+	res.Rung = p.rung(ev, res)
+	switch res.Rung {
+	case Full, Partial:
+		p.score(n, res)
+	case Local:
+		res.Scores = res.columns[:0]
+		localScore(ev, res)
+	default:
+		res.Scores = res.columns[:0]
+		clear(res.Total)
+	}
+	rank(ev, key, 1+min(fallbacks, MaxFallbacks, n-1), res)
+}
+
+// estimate fills the columns that scorers read, field by field.
+func (p *Plan) estimate(ev *Evidence, res *Result) {
+	n := ev.Len()
+	for i := range LoadFields {
+		res.Estimate[i] = nil
+		if !p.weighted[i] {
+			res.Uses[i] = Unused
+			continue
+		}
+		col := &ev.Load[i]
+		fresh := 0
+		for _, s := range col.State {
+			if s == telemetry.Fresh {
+				fresh++
+			}
+		}
+		// The quotient is rounded to the double that a quorum of just this share
+		// is written as; the product quorum x n can come out above a whole number.
+		if float64(fresh)/float64(n) < p.quorum {
+			res.Uses[i] = Dropped
+			continue
+		}
+		res.estimates[i] = resize(res.estimates[i], n)
+		out := res.estimates[i]
+		// The requests that came after the page are on top of a count, and say
+		// nothing of a ratio.
+		counts := LoadFields[i] != telemetry.KVCacheUtilization
+		for row, v := range col.Value {
+			if counts {
+				v += float64(ev.Pending[row])
+			}
+			out[row] = v
+		}
+		res.Estimate[i] = out
+		res.Uses[i] = UsedFull
+		if fresh < n {
+			res.Uses[i] = UsedPartial
+			impute(ev, col, counts, out, res)
+		}
+	}
+}
+
+// impute replaces every value of out that is not fresh.
+func impute(ev *Evidence, col *Column, counts bool, out []float64, res *Result) {
+	res.sorted = res.sorted[:0]
+	for row, s := range col.State {
+		if s == telemetry.Fresh {
+			res.sorted = append(res.sorted, out[row])
+		}
+	}
+	m := median(res.sorted)
+	for row, s := range col.State {
+		if s == telemetry.Fresh {
+			continue
+		}
+		out[row] = m
+		if counts {
+			out[row] = max(m, float64(ev.InFlight[row]))
+		}
+	}
+}
+
+// median is the upper median: an imputed value is never better than half of
+// the measured ones. It sorts in place.
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+func (p *Plan) rung(ev *Evidence, res *Result) Rung {
+	full, any := true, false
+	for i, u := range res.Uses {
+		if !p.weighted[i] {
+			continue
+		}
+		any = any || u == UsedFull || u == UsedPartial
+		full = full && u == UsedFull
+	}
+	switch {
+	case any && full:
+		return Full
+	case any:
+		return Partial
+	}
+	for row := range ev.InFlight {
+		if ev.InFlight[row] > 0 || !math.IsNaN(ev.Latency[row]) {
+			return Local
+		}
+	}
+	return Spread
+}
+
+// score sums what the scorers say, in the plan's order. The products are
+// rounded on their own (the conversions forbid a fused multiply-add), so that
+// every architecture gets the same bits.
+func (p *Plan) score(n int, res *Result) {
+	in := Input{n: n, estimate: res.Estimate}
+	for len(res.columns) < len(p.scorers) {
+		res.columns = append(res.columns, nil)
+	}
+	clear(res.Total)
+	for i := range p.scorers {
+		s := &p.scorers[i]
+		res.columns[i] = resize(res.columns[i], n)
+		out := res.columns[i]
+		s.Score(&in, out)
+		for row, v := range out {
+			if math.IsNaN(v) {
+				continue
+			}
+			v = min(max(v, 0), 1)
+			out[row] = v
+			res.Total[row] += float64(s.Weight * v)
+		}
+	}
+	res.Scores = res.columns[:len(p.scorers)]
+}
+
+// slowFactor is how many times the median latency an endpoint must show before
+// the local rung holds it against it: below, the difference is noise, and
+// following it would send everything to one endpoint.
+const slowFactor = 2
+
+// minLatency keeps a clock that did not move from dividing by zero, seconds.
+const minLatency = 1e-6
+
+// localScore orders by the requests in flight here, weighted with how much
+// slower than the median an endpoint was clearly seen to be.
+func localScore(ev *Evidence, res *Result) {
+	res.sorted = res.sorted[:0]
+	for _, l := range ev.Latency {
+		if !math.IsNaN(l) {
+			res.sorted = append(res.sorted, l)
+		}
+	}
+	typical := math.NaN()
+	if len(res.sorted) > 0 {
+		typical = max(median(res.sorted), minLatency)
+	}
+	for row, l := range ev.Latency {
+		cost := float64(ev.InFlight[row]) + 1
+		if ratio := l / typical; ratio >= slowFactor {
+			cost *= math.Floor(ratio)
+		}
+		res.Total[row] = 1 / cost
+	}
+}
+
+// rank selects the k best rows: rows that are not last before those that are,
+// then by total, then by rendezvous hash, then by row.
+func rank(ev *Evidence, key uint64, k int, res *Result) {
+	res.Ranked = res.Ranked[:0]
+	for row := range res.Total {
+		if len(res.Ranked) == k && !better(ev, res.Total, key, row, res.Ranked[k-1]) {
+			continue
+		}
+		if len(res.Ranked) < k {
+			res.Ranked = append(res.Ranked, row)
+		} else {
+			res.Ranked[k-1] = row
+		}
+		for i := len(res.Ranked) - 1; i > 0 && better(ev, res.Total, key, row, res.Ranked[i-1]); i-- {
+			res.Ranked[i], res.Ranked[i-1] = res.Ranked[i-1], row
+		}
+	}
+}
+
+func better(ev *Evidence, total []float64, key uint64, a, b int) bool {
+	if ev.Last[a] != ev.Last[b] {
+		return !ev.Last[a]
+	}
+	if total[a] != total[b] {
+		return total[a] > total[b]
+	}
+	ra, rb := Rendezvous(key, ev.Hash[a]), Rendezvous(key, ev.Hash[b])
+	if ra != rb {
+		return ra > rb
+	}
+	return a < b
+}
+
+// Rendezvous mixes a request key with an endpoint's hash (the finalizer of
+// splitmix64): for each key the endpoints are in an order of their own, and
+// removing one moves only the requests that it had.
+func Rendezvous(key, endpoint uint64) uint64 {
+	x := key ^ endpoint
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}

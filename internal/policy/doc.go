@@ -1,0 +1,41 @@
+// Package policy turns configuration files into one immutable, validated and
+// digested value. Nothing reads YAML after it.
+//
+// A configuration is one YAML file of one to three documents, in this order:
+//
+//	EndpointPickerConfig   inference.networking.x-k8s.io/v1alpha1   required
+//	BerthConfiguration     berth.dev/v1alpha1                       defaults if left out
+//	StaticPool             berth.dev/v1alpha1                       or a file of its own
+//
+// The stock loader of the Inference Extension reads the first document only, so
+// the same file works there too.
+//
+// Decoding is strict. Unknown and duplicate keys, values of another type,
+// nulls, anchors and aliases, and files above 1 MiB are refused; so is, by
+// name, every key whose behaviour this version does not have. An [Error] says
+// file, line, field, value and what is allowed; up to 20 of them are joined. A
+// file is taken whole or not at all.
+//
+// What may be left out of the EndpointPickerConfig:
+//
+//   - A plugin's name is its type.
+//   - A scorer's weight is 1. Weight 0 keeps the scorer out of the score.
+//   - A profile without a picker gets the only picker among the plugins, or else
+//     a berth-picker.
+//   - Without schedulingProfiles, the profile "default" has all filters, scorers
+//     and the picker among the plugins.
+//   - Without plugins as well, it is queue-depth and kv-cache-utilization with
+//     weight 2 and active-requests, named load, with weight 1.
+//
+// The order of plugins has no meaning: scorers are sorted by name, so that sums
+// of scores are the same bit for bit. Only filters keep their order.
+//
+// The digest of a [Policy] covers its effective value, without the endpoints of
+// an inline pool, which are an input of each decision on their own. Comments,
+// the order of keys, units and spelled-out defaults do not change it.
+//
+// Stock plugin types with a better twin in Berth run as that twin, with a
+// [Warning]. [Watch] and [WatchPool] follow files through editors and
+// Kubernetes ConfigMap updates. [Lint] finds what is valid and still
+// questionable.
+package policy

@@ -1,0 +1,245 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/pool"
+)
+
+// Severity orders findings.
+type Severity string
+
+const (
+	// SeverityWarning: probably not what was meant.
+	SeverityWarning Severity = "warning"
+	// SeverityNote: right in some places, to be known in all.
+	SeverityNote Severity = "note"
+)
+
+// Finding is one thing that is valid and questionable.
+type Finding struct {
+	// Code is stable: "BERTH001".
+	Code     string   `json:"code"`
+	Severity Severity `json:"severity"`
+	// Where is a field of the configuration, or an endpoint by its name.
+	Where       string `json:"where"`
+	Explanation string `json:"explanation"`
+	Fix         string `json:"fix"`
+}
+
+// Rule is one kind of finding.
+type Rule struct {
+	Code        string
+	Severity    Severity
+	Title       string
+	Explanation string
+	Fix         string
+
+	// find returns the places; nil if the rule holds. The policy is nil where a
+	// pool is checked by itself, and the pool where there is none.
+	find func(*Policy, *Pool) []string
+}
+
+// Rules are all rules in the order of their codes. A code is never used again
+// for something else.
+func Rules() []Rule {
+	return []Rule{
+		{
+			Code: "BERTH001", Severity: SeverityWarning, Title: "no scorer has weight",
+			Explanation: "No scorer of the profile has a weight above 0, so that nothing tells the replicas apart: requests spread uniformly.",
+			Fix:         "Give at least one scorer a weight above 0.",
+			find: policyRule(func(p *Policy) []string {
+				return at(!slices.ContainsFunc(p.Profile.Scorers, weighted), "schedulingProfiles[0].plugins")
+			}),
+		},
+		{
+			Code: "BERTH002", Severity: SeverityWarning, Title: "no load scorer has weight",
+			Explanation: "None of queue-depth, kv-cache-utilization and active-requests has a weight above 0, so that no decision is ever at the full or partial rung.",
+			Fix:         "Give a load scorer a weight above 0.",
+			find: policyRule(func(p *Policy) []string {
+				return at(slices.ContainsFunc(p.Profile.Scorers, weighted) && !slices.ContainsFunc(p.Profile.Scorers, weightedLoad), "schedulingProfiles[0].plugins")
+			}),
+		},
+		{
+			Code: "BERTH003", Severity: SeverityWarning, Title: "load scorers without telemetry",
+			Explanation: "telemetry.mode is none, so that load scorers never have an engine's reading: decisions stay at the local rung at best.",
+			Fix:         "Set telemetry.mode to auto, or leave the load scorers out.",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Telemetry.Mode == v1alpha1.TelemetryNone && slices.ContainsFunc(p.Profile.Scorers, weightedLoad), "telemetry.mode")
+			}),
+		},
+		{
+			Code: "BERTH004", Severity: SeverityNote, Title: "fallbacks need a gateway that takes a list",
+			Explanation: "With gateway.fallbacks above 0 the destination is a list of addresses. Envoy's override_host walks it on retries; an ORIGINAL_DST cluster takes one address and answers 503 to a list.",
+			Fix:         "Keep gateway.fallbacks at 0 unless the gateway uses override_host with a retry policy.",
+			find:        policyRule(func(p *Policy) []string { return at(p.Gateway.Fallbacks > 0, "gateway.fallbacks") }),
+		},
+		{
+			Code: "BERTH005", Severity: SeverityWarning, Title: "fallbacks with request trailers",
+			Explanation: "Envoy sends the body twice to the replica when it retries a request that ends with trailers, and fallbacks are reached by retries.",
+			Fix:         "Set gateway.requestTrailers to refuse, or gateway.fallbacks to 0.",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Gateway.Fallbacks > 0 && p.Gateway.RequestTrailers == v1alpha1.TrailersPass, "gateway.requestTrailers")
+			}),
+		},
+		{
+			Code: "BERTH006", Severity: SeverityWarning, Title: "scrape timeout is long for the hot interval",
+			Explanation: "A reading of a hot replica stays fresh for three hot intervals and one timeout. With a timeout above ten hot intervals a replica that stopped answering is believed for far longer than hot suggests.",
+			Fix:         "Lower telemetry.timeout or raise telemetry.hot.",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Telemetry.Mode != v1alpha1.TelemetryNone && p.Telemetry.Timeout > 10*p.Telemetry.Hot, "telemetry.timeout")
+			}),
+		},
+		{
+			Code: "BERTH007", Severity: SeverityWarning, Title: "two scorers of one type",
+			Explanation: "Two scorers with weight have the same type, so that their weights add up: the same evidence counts twice.",
+			Fix:         "Keep one of them, with the sum of the weights.",
+			find:        policyRule(repeatedScorers),
+		},
+		{
+			Code: "BERTH008", Severity: SeverityWarning, Title: "the decision deadline is longer than the drain",
+			Explanation: "A picker that shuts down waits for limits.drain only, so that requests that still had time to be decided are refused.",
+			Fix:         "Raise limits.drain above limits.decisionDeadline.",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Limits.DecisionDeadline > p.Limits.Drain, "limits.drain")
+			}),
+		},
+		{
+			Code: "BERTH009", Severity: SeverityWarning, Title: "no pool",
+			Explanation: "The configuration names no pool file and holds no StaticPool, so that the picker has no endpoint.",
+			Fix:         "Set discovery.file, or add a StaticPool document.",
+			find: func(p *Policy, static *Pool) []string {
+				return at(p != nil && static == nil && p.Discovery.File == "", "discovery")
+			},
+		},
+		{
+			Code: "BERTH010", Severity: SeverityWarning, Title: "a pool without endpoints",
+			Explanation: "The pool lists no endpoint: every request is refused with pool_empty.",
+			Fix:         "List at least one endpoint.",
+			find:        poolRule(func(p *Pool) []string { return at(len(p.Endpoints) == 0, "endpoints") }),
+		},
+		{
+			Code: "BERTH011", Severity: SeverityWarning, Title: "no endpoint may serve",
+			Explanation: "Each endpoint is declared not ready or terminating, which excludes it from every pick.",
+			Fix:         "Set ready to true and terminating to false where that holds.",
+			find: poolRule(func(p *Pool) []string {
+				return at(len(p.Endpoints) > 0 && !slices.ContainsFunc(p.Endpoints, func(s pool.Spec) bool { return s.Ready && !s.Terminating }), "endpoints")
+			}),
+		},
+		{
+			Code: "BERTH012", Severity: SeverityWarning, Title: "the pool fails open",
+			Explanation: "With failureMode FailOpen the gateway sends requests to any endpoint while the picker is away: screening does not hold then.",
+			Fix:         "Set failureMode to FailClose.",
+			find:        poolRule(func(p *Pool) []string { return at(p.FailureMode == v1alpha1.FailOpen, "failureMode") }),
+		},
+		{
+			Code: "BERTH013", Severity: SeverityNote, Title: "an engine is left to detection",
+			Explanation: "The endpoint declares no engine: until its first page was read, nothing is known of it.",
+			Fix:         "Set engine, or the label berth.dev/engine.",
+			find: poolRule(func(p *Pool) []string {
+				return places(p, func(s *pool.Spec) bool { return s.Engine == "" })
+			}),
+		},
+		{
+			Code: "BERTH014", Severity: SeverityWarning, Title: "endpoints that share a telemetry page",
+			Explanation: "Several endpoints of one address declare the same metrics port and path, so that the load of all is read as the load of each.",
+			Fix:         "Give each endpoint the metrics port of its own engine.",
+			find:        poolRule(sharedPages),
+		},
+	}
+}
+
+// Lint finds what is questionable in a policy and a pool. Either may be nil; a
+// nil pool stands for the policy's inline pool, if it has one.
+func Lint(p *Policy, static *Pool) []Finding {
+	if static == nil && p != nil {
+		static = p.Pool
+	}
+	var findings []Finding
+	for _, r := range Rules() {
+		for _, where := range r.find(p, static) {
+			findings = append(findings, Finding{r.Code, r.Severity, where, r.Explanation, r.Fix})
+		}
+	}
+	return findings
+}
+
+func policyRule(find func(*Policy) []string) func(*Policy, *Pool) []string {
+	return func(p *Policy, _ *Pool) []string {
+		if p == nil {
+			return nil
+		}
+		return find(p)
+	}
+}
+
+func poolRule(find func(*Pool) []string) func(*Policy, *Pool) []string {
+	return func(_ *Policy, p *Pool) []string {
+		if p == nil {
+			return nil
+		}
+		return find(p)
+	}
+}
+
+func at(found bool, where string) []string {
+	if !found {
+		return nil
+	}
+	return []string{where}
+}
+
+func places(p *Pool, found func(*pool.Spec) bool) []string {
+	var where []string
+	for i := range p.Endpoints {
+		if found(&p.Endpoints[i]) {
+			where = append(where, "endpoint "+p.Endpoints[i].Name)
+		}
+	}
+	return where
+}
+
+func weighted(s ScorerRef) bool { return s.Weight > 0 }
+
+// weightedLoad says whether the scorer reads one of the fields that decide the
+// rung.
+func weightedLoad(s ScorerRef) bool {
+	return weighted(s) && (s.Type == "queue-depth" || s.Type == "kv-cache-utilization" || s.Type == "active-requests")
+}
+
+func repeatedScorers(p *Policy) []string {
+	byType := map[string][]string{}
+	var order []string
+	for _, s := range p.Profile.Scorers {
+		if weighted(s) {
+			// Parameters make a scorer another one.
+			key := s.Type + " " + string(s.Parameters)
+			if len(byType[key]) == 1 {
+				order = append(order, key)
+			}
+			byType[key] = append(byType[key], s.Name)
+		}
+	}
+	var where []string
+	for _, key := range order {
+		where = append(where, "plugins "+strings.Join(byType[key], ", "))
+	}
+	return where
+}
+
+func sharedPages(p *Pool) []string {
+	type page struct {
+		address netip.Addr
+		port    uint16
+		path    string
+	}
+	users := map[page]int{}
+	key := func(s *pool.Spec) page { return page{s.Address.Addr(), s.Metrics.Port, s.Metrics.Path} }
+	for i := range p.Endpoints {
+		users[key(&p.Endpoints[i])]++
+	}
+	return places(p, func(s *pool.Spec) bool { return s.Metrics.Port != 0 && users[key(s)] > 1 })
+}

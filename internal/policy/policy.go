@@ -1,0 +1,222 @@
+package policy
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"time"
+
+	configapi "sigs.k8s.io/gateway-api-inference-extension/apix/config/v1alpha1"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+)
+
+const (
+	kindPicker   = "EndpointPickerConfig"
+	kindBerth    = v1alpha1.KindBerthConfiguration
+	kindPool     = v1alpha1.KindStaticPool
+	berthVersion = v1alpha1.Version
+)
+
+var pickerVersion = configapi.GroupVersion.String()
+
+// Policy is one valid configuration with all defaults applied. Nothing in it
+// changes after Parse returned it, so that any number of goroutines may read it.
+// Units, ranges and defaults are those of v1alpha1.BerthConfiguration.
+type Policy struct {
+	// Digest is "sha256:" and 12 hex digits, equal for files that mean the same.
+	// It leaves out the endpoints of Pool.
+	Digest          string
+	Profile         Profile
+	Discovery       Discovery
+	Gateway         Gateway
+	Limits          Limits
+	Telemetry       Telemetry
+	Placement       Placement
+	Acknowledgement Acknowledgement
+	Ledger          Ledger
+	// Pool is the inline StaticPool; nil if the file has none.
+	Pool *Pool
+
+	effective string
+}
+
+// Profile is the scheduling profile.
+type Profile struct {
+	Name string
+	// Filters are in the order of the file.
+	Filters []PluginRef
+	// Scorers are in the order of their names. Those of weight 0 are among them.
+	Scorers []ScorerRef
+	Picker  PluginRef
+}
+
+// PluginRef is one plugin of the profile.
+type PluginRef struct {
+	// Name is unique among all plugins.
+	Name string
+	// Type is what runs: a stock type's twin, where it has one.
+	Type string
+	// Parameters are a JSON object with sorted keys; nil if there are none.
+	Parameters json.RawMessage
+}
+
+// ScorerRef is one scorer of the profile.
+type ScorerRef struct {
+	Name       string
+	Type       string
+	Parameters json.RawMessage
+	// Weight is 0 to 1e6; 0 keeps the scorer out of the score.
+	Weight float64
+}
+
+// Discovery says where endpoints come from. Without a File and without an
+// inline pool, whoever runs the policy brings the pool.
+type Discovery struct {
+	// File holds the StaticPool, resolved against the configuration's
+	// directory. Empty with an inline pool.
+	File string
+}
+
+// Gateway is what the picker may expect of the gateway.
+type Gateway struct {
+	// Fallbacks is how many endpoints follow the pick, 0 to 4.
+	Fallbacks       int
+	OnViolation     v1alpha1.ViolationAction
+	RequestTrailers v1alpha1.TrailersAction
+}
+
+// Limits bounds what one request may cost.
+type Limits struct {
+	// Body is in bytes.
+	Body             int64
+	UploadIdle       time.Duration
+	DecisionDeadline time.Duration
+	// Drain may be 0: running requests are not waited for.
+	Drain time.Duration
+}
+
+// Telemetry is how engines are read. Hot <= Warm <= Idle.
+type Telemetry struct {
+	Mode    v1alpha1.TelemetryMode
+	Hot     time.Duration
+	Warm    time.Duration
+	Idle    time.Duration
+	Timeout time.Duration
+	// MaxPage is in decoded bytes.
+	MaxPage int64
+	Workers int
+}
+
+// Placement is how readings become a pick.
+type Placement struct {
+	// Quorum is above 0, at most 1.
+	Quorum float64
+}
+
+// Acknowledgement is what the client is told.
+type Acknowledgement struct {
+	ResponseHeaders v1alpha1.ResponseHeaders
+}
+
+// Ledger is how decisions are kept.
+type Ledger struct {
+	// Ring is how many decisions are kept in memory; 0 keeps none.
+	Ring int
+	// Candidates is how many candidates one decision lists.
+	Candidates int
+}
+
+// Load reads and parses the configuration file at path. Relative paths in it
+// are meant from its directory. Warnings come with a policy only.
+func Load(path string, catalog Catalog) (*Policy, []Warning, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return Parse(path, data, filepath.Dir(path), catalog)
+}
+
+// Parse is Load for bytes that were read already. Name stands in errors, dir is
+// where relative paths start.
+func Parse(name string, data []byte, dir string, catalog Catalog) (*Policy, []Warning, error) {
+	p := &problems{file: name}
+	all := split(p, data)
+	docs := inOrder(all)
+
+	policy := &Policy{}
+	settings := v1alpha1.DefaultBerthConfiguration()
+	var picker configapi.EndpointPickerConfig
+	if d := docs[kindPicker]; d != nil {
+		policy.Profile, picker = d.profile(catalog)
+	} else if len(all) > 0 {
+		all[0].refuse("kind", "EndpointPickerConfig in the first document")
+	}
+	if d := docs[kindBerth]; d != nil {
+		settings = d.settings()
+	}
+	policy.apply(&settings, dir)
+	if d := docs[kindPool]; d != nil {
+		policy.Pool = d.pool()
+		if settings.Discovery.File != "" {
+			d.problems.refuse(d.root.Line, "kind", d.kind, "either this document or discovery.file, not both")
+		}
+	}
+	if err := p.err(); err != nil {
+		return nil, nil, err
+	}
+	if err := policy.seal(&picker, &settings); err != nil {
+		return nil, nil, &Error{File: name, Allowed: "no canonical form: " + err.Error(), cause: err}
+	}
+	return policy, p.warnings, nil
+}
+
+// inOrder checks the order of documents and returns them by kind.
+func inOrder(docs []*document) map[string]*document {
+	order := []string{kindPicker, kindBerth, kindPool}
+	byKind := make(map[string]*document, len(order))
+	last := -1
+	for _, d := range docs {
+		rank := 0
+		for order[rank] != d.kind {
+			rank++
+		}
+		switch {
+		case byKind[d.kind] != nil:
+			d.refuse("kind", "one document of each kind")
+			continue
+		case rank < last:
+			d.refuse("kind", "documents in the order EndpointPickerConfig, BerthConfiguration, StaticPool")
+		}
+		last = max(last, rank)
+		byKind[d.kind] = d
+	}
+	return byKind
+}
+
+func (p *Policy) apply(c *v1alpha1.BerthConfiguration, dir string) {
+	if f := c.Discovery.File; f != "" {
+		if !filepath.IsAbs(f) {
+			f = filepath.Join(dir, f)
+		}
+		p.Discovery.File = filepath.Clean(f)
+	}
+	p.Gateway = Gateway{c.Gateway.Fallbacks, c.Gateway.OnViolation, c.Gateway.RequestTrailers}
+	p.Limits = Limits{
+		Body:             int64(c.Limits.Body),
+		UploadIdle:       time.Duration(c.Limits.UploadIdle),
+		DecisionDeadline: time.Duration(c.Limits.DecisionDeadline),
+		Drain:            time.Duration(c.Limits.Drain),
+	}
+	p.Telemetry = Telemetry{
+		Mode:    c.Telemetry.Mode,
+		Hot:     time.Duration(c.Telemetry.Hot),
+		Warm:    time.Duration(c.Telemetry.Warm),
+		Idle:    time.Duration(c.Telemetry.Idle),
+		Timeout: time.Duration(c.Telemetry.Timeout),
+		MaxPage: int64(c.Telemetry.MaxPage),
+		Workers: c.Telemetry.Workers,
+	}
+	p.Placement = Placement{c.Placement.Quorum}
+	p.Acknowledgement = Acknowledgement{c.Acknowledgement.ResponseHeaders}
+	p.Ledger = Ledger{c.Ledger.Ring, c.Ledger.Candidates}
+}

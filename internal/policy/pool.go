@@ -1,0 +1,375 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/pool"
+)
+
+// Pool is a valid StaticPool. Nothing in it changes after ParsePool returned
+// it.
+type Pool struct {
+	Namespace   string
+	Name        string
+	FailureMode v1alpha1.FailureMode
+	// Endpoints are in the order of the file; there may be none.
+	Endpoints []pool.Spec
+
+	source v1alpha1.StaticPool
+}
+
+// LoadPool reads and parses the StaticPool file at path.
+func LoadPool(path string) (*Pool, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePool(path, data)
+}
+
+// ParsePool parses a file with one StaticPool and nothing else. Name stands in
+// errors, which are as those of Parse.
+func ParsePool(name string, data []byte) (*Pool, error) {
+	p := &problems{file: name}
+	var result *Pool
+	for i, d := range split(p, data) {
+		switch {
+		case d.kind != kindPool:
+			d.refuse("kind", "StaticPool")
+		case i > 0:
+			d.refuse("kind", "one document")
+		default:
+			result = d.pool()
+		}
+	}
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// pool decodes and checks the StaticPool.
+func (d *document) pool() *Pool {
+	c := v1alpha1.StaticPool{
+		Metadata:    v1alpha1.PoolMetadata{Namespace: "default"},
+		FailureMode: v1alpha1.FailClose,
+		Endpoints:   []v1alpha1.StaticEndpoint{},
+	}
+	d.decode(&c, nil)
+	if !dnsName(c.Metadata.Namespace, 63, false) {
+		d.refuse("metadata.namespace", "a DNS label of at most 63 characters")
+	}
+	if !d.failed["metadata"] && !dnsName(c.Metadata.Name, 253, true) {
+		d.refuse("metadata.name", "a DNS subdomain of at most 253 characters")
+	}
+	oneOf(d, "failureMode", c.FailureMode, v1alpha1.FailClose, v1alpha1.FailOpen)
+
+	p := &Pool{Namespace: c.Metadata.Namespace, Name: c.Metadata.Name, FailureMode: c.FailureMode, source: c}
+	names, addresses := map[string]string{}, map[netip.AddrPort]string{}
+	for i := range c.Endpoints {
+		path := index("endpoints", i)
+		if d.failed[path] {
+			continue
+		}
+		spec := d.endpoint(path, &c.Endpoints[i])
+		unique(d, names, spec.Name, path, "name", "a name of its own")
+		if spec.Address.IsValid() {
+			// The line of the port, where one host has several endpoints.
+			unique(d, addresses, spec.Address, path, "port", "an address and port of its own: "+spec.Address.String())
+		}
+		p.Endpoints = append(p.Endpoints, spec)
+		c.Endpoints[i].Ready = &spec.Ready
+	}
+	return p
+}
+
+// unique refuses a key that an earlier endpoint has.
+func unique[K comparable](d *document, seen map[K]string, key K, path, field, allowed string) {
+	if earlier, twice := seen[key]; twice {
+		d.refuse(child(path, field), fmt.Sprintf("%s: %s in line %d has it", allowed, earlier, d.line(earlier)))
+		return
+	}
+	seen[key] = path
+}
+
+func (d *document) endpoint(path string, e *v1alpha1.StaticEndpoint) pool.Spec {
+	at := func(key string) string { return child(path, key) }
+	spec := pool.Spec{
+		Name:         e.Name,
+		Node:         e.Node,
+		Zone:         e.Zone,
+		Ready:        e.Ready == nil || *e.Ready,
+		Terminating:  e.Terminating,
+		ServedModels: e.ServedModels,
+		Labels:       e.Labels,
+		Annotations:  e.Annotations,
+	}
+	if !plainText(e.Name, 253) {
+		d.refuse(at("name"), "1 to 253 printable characters")
+	}
+	for _, optional := range []struct{ key, value string }{{"node", e.Node}, {"zone", e.Zone}} {
+		if d.has(at(optional.key)) && !plainText(optional.value, 253) {
+			d.refuse(at(optional.key), "1 to 253 printable characters; leave it out if there is none")
+		}
+	}
+	address, reason := parseAddress(e.Address)
+	if reason != "" {
+		d.refuse(at("address"), reason)
+	}
+	if !validPort(e.Port) {
+		d.refuse(at("port"), "1 to 65535")
+	} else if reason == "" {
+		spec.Address = netip.AddrPortFrom(address, uint16(e.Port))
+	}
+	d.servedModels(at("servedModels"), e.ServedModels)
+	known := d.declarations(path, e)
+	spec.Engine = d.engine(path, e, known)
+	spec.ContextLimit = d.contextLimit(path, e, known)
+	spec.Metrics = d.metrics(path, e, known)
+	return spec
+}
+
+// parseAddress takes what a request may be sent to, or says what is allowed.
+func parseAddress(text string) (netip.Addr, string) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return a, "an IPv4 or IPv6 address without port and brackets; hostnames are not resolved"
+	}
+	if a.Zone() != "" {
+		return a, "an address without a zone"
+	}
+	a = a.Unmap()
+	switch {
+	case a.IsUnspecified():
+		return a, "an address of one host: not the unspecified address"
+	case a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return a, "an address of one host: not a multicast or broadcast address"
+	case a.IsLinkLocalUnicast():
+		return a, "a routable or loopback address: not a link-local one"
+	}
+	return a, ""
+}
+
+func (d *document) servedModels(path string, models []string) {
+	if d.has(path) && len(models) == 0 {
+		d.refuse(path, "at least one name; leave it out to ask the engine")
+	}
+	for i, m := range models {
+		switch at := index(path, i); {
+		case !plainText(m, 512):
+			d.refuse(at, "1 to 512 printable characters")
+		case slices.Contains(models[:i], m):
+			d.refuse(at, "each name once")
+		}
+	}
+}
+
+// Labels and annotations that Berth understands, after "berth.dev/".
+const (
+	labelPrefix   = "berth.dev/"
+	labelEngine   = "berth.dev/engine"
+	labelContext  = "berth.dev/context-limit"
+	labelScheme   = "berth.dev/metrics-scheme"
+	labelPort     = "berth.dev/metrics-port"
+	labelPath     = "berth.dev/metrics-path"
+	engineTypeGIE = "inference.networking.k8s.io/engine-type"
+)
+
+var understood = []string{
+	"capabilities", "context-limit", "engine", "metrics-path", "metrics-port", "metrics-scheme",
+	"residency", "revision", "safety", "tenants", "tier",
+}
+
+// declaration is one understood label or annotation and where it stands.
+type declaration struct{ value, path string }
+
+// declarations joins what labels and annotations say. A key of Berth's that it
+// does not understand is refused: a misspelt constraint would be no constraint.
+func (d *document) declarations(path string, e *v1alpha1.StaticEndpoint) map[string]declaration {
+	known := map[string]declaration{}
+	for _, part := range []struct {
+		name   string
+		values map[string]string
+	}{{"labels", e.Labels}, {"annotations", e.Annotations}} {
+		for _, key := range slices.Sorted(maps.Keys(part.values)) {
+			value := part.values[key]
+			at := child(child(path, part.name), key)
+			short, ours := strings.CutPrefix(key, labelPrefix)
+			switch earlier, twice := known[key]; {
+			case ours && !slices.Contains(understood, short):
+				d.refuse(at, "unknown key; known after "+labelPrefix+": "+strings.Join(understood, ", "))
+			case !ours && key != engineTypeGIE:
+			case twice && earlier.value != value:
+				d.refuse(at, fmt.Sprintf("the value that the label in line %d has: %s", d.line(earlier.path), quoted(earlier.value)))
+			default:
+				known[key] = declaration{value, at}
+			}
+		}
+	}
+	return known
+}
+
+// engine prefers what is said more directly.
+func (d *document) engine(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration) string {
+	const allowed = "1 to 63 printable characters without spaces; left out, the engine is detected"
+	token := func(s string) bool { return plainText(s, 63) && !strings.Contains(s, " ") }
+	if at := child(path, "engine"); d.has(at) {
+		if !token(e.Engine) {
+			d.refuse(at, allowed)
+		}
+		return e.Engine
+	}
+	for _, key := range []string{labelEngine, engineTypeGIE} {
+		if l, ok := known[key]; ok {
+			if !token(l.value) {
+				d.refuse(l.path, allowed)
+			}
+			return l.value
+		}
+	}
+	return ""
+}
+
+func (d *document) contextLimit(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration) int64 {
+	const allowed = "a whole number of tokens above 0; leave it out to ask the engine"
+	at := child(path, "contextLimit")
+	var limit int64
+	if e.ContextLimit != nil {
+		if limit = *e.ContextLimit; limit <= 0 {
+			d.refuse(at, allowed)
+		}
+	}
+	if l, ok := known[labelContext]; ok {
+		n, err := strconv.ParseInt(l.value, 10, 64)
+		switch {
+		case err != nil || n <= 0:
+			d.refuse(l.path, allowed)
+		case e.ContextLimit != nil && n != limit:
+			d.differs(l.path, at)
+		default:
+			limit = n
+		}
+	}
+	return limit
+}
+
+// metrics joins the metrics section with the labels and annotations.
+func (d *document) metrics(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration) pool.MetricsTarget {
+	const (
+		schemes = "http or https"
+		ports   = "1 to 65535"
+		paths   = "a path that begins with one slash, without a host, spaces or a fragment"
+	)
+	section := child(path, "metrics")
+	m := e.Metrics
+	if m == nil {
+		m = &v1alpha1.EndpointMetrics{}
+	}
+	var target pool.MetricsTarget
+
+	at := child(section, "scheme")
+	if d.has(at) && !validScheme(m.Scheme) {
+		d.refuse(at, schemes)
+	}
+	target.Scheme = m.Scheme
+	if l, ok := known[labelScheme]; ok {
+		switch {
+		case !validScheme(l.value):
+			d.refuse(l.path, schemes)
+		case d.has(at) && l.value != m.Scheme:
+			d.differs(l.path, at)
+		}
+		target.Scheme = l.value
+	}
+
+	at = child(section, "port")
+	if m.Port != nil {
+		if !validPort(*m.Port) {
+			d.refuse(at, ports)
+		}
+		target.Port = uint16(*m.Port)
+	}
+	if l, ok := known[labelPort]; ok {
+		n, err := strconv.ParseUint(l.value, 10, 16)
+		switch {
+		case err != nil || n == 0:
+			d.refuse(l.path, ports)
+		case m.Port != nil && int(n) != *m.Port:
+			d.differs(l.path, at)
+		}
+		target.Port = uint16(n)
+	}
+
+	at = child(section, "path")
+	if d.has(at) && !validPath(m.Path) {
+		d.refuse(at, paths)
+	}
+	target.Path = m.Path
+	if l, ok := known[labelPath]; ok {
+		switch {
+		case !validPath(l.value):
+			d.refuse(l.path, paths)
+		case d.has(at) && l.value != m.Path:
+			d.differs(l.path, at)
+		}
+		target.Path = l.value
+	}
+	return target
+}
+
+// differs refuses a label or annotation that contradicts the field at path.
+func (d *document) differs(label, path string) {
+	if !d.failed[path] {
+		d.refuse(label, fmt.Sprintf("the value that %s in line %d has: %s", path, d.line(path), d.value(path)))
+	}
+}
+
+func validPort(p int) bool { return p >= 1 && p <= 65535 }
+
+func validScheme(s string) bool { return s == "http" || s == "https" }
+
+// validPath refuses two slashes at the start, which a URL takes for a host.
+func validPath(s string) bool {
+	if !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || len(s) > 1024 || strings.ContainsAny(s, " #\\") {
+		return false
+	}
+	u, err := url.ParseRequestURI(s)
+	return err == nil && u.Host == "" && plainText(s, 1024)
+}
+
+// plainText says whether s is 1 to limit bytes of printable text.
+func plainText(s string, limit int) bool {
+	return s != "" && len(s) <= limit && utf8.ValidString(s) &&
+		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// dnsName says whether s is a DNS label, or with dots a DNS subdomain.
+func dnsName(s string, limit int, dots bool) bool {
+	if s == "" || len(s) > limit {
+		return false
+	}
+	labels := []string{s}
+	if dots {
+		labels = strings.Split(s, ".")
+	}
+	for _, l := range labels {
+		if l == "" || l[0] == '-' || l[len(l)-1] == '-' {
+			return false
+		}
+		for i := range len(l) {
+			if c := l[i]; !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-') {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,190 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/pool"
+)
+
+func TestAPoolIsWhatItsFileDeclares(t *testing.T) {
+	p, err := ParsePool("pool.yaml", []byte(`
+apiVersion: berth.dev/v1alpha1
+kind: StaticPool
+metadata: {namespace: local, name: demo.example}
+failureMode: FailOpen
+endpoints:
+- {name: r1, address: 127.0.0.1, port: 19101, engine: vllm, node: n1, zone: eu-1, ready: false, terminating: true,
+   servedModels: [llama-3.1-8b, "8b"], contextLimit: 8192, labels: {berth.dev/tier: "1", app: x},
+   annotations: {berth.dev/tenants: "a,b"}, metrics: {scheme: https, port: 19201, path: "/metrics?name=a"}}
+- {name: "r2 (spare)", address: "::1", port: 65535}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []pool.Spec{{
+		Name: "r1", Address: netip.MustParseAddrPort("127.0.0.1:19101"), Engine: "vllm", Node: "n1", Zone: "eu-1",
+		Ready: false, Terminating: true, ServedModels: []string{"llama-3.1-8b", "8b"}, ContextLimit: 8192,
+		Labels:      map[string]string{"berth.dev/tier": "1", "app": "x"},
+		Annotations: map[string]string{"berth.dev/tenants": "a,b"},
+		Metrics:     pool.MetricsTarget{Scheme: "https", Port: 19201, Path: "/metrics?name=a"},
+	}, {
+		Name: "r2 (spare)", Address: netip.MustParseAddrPort("[::1]:65535"), Ready: true,
+	}}
+	if p.Namespace != "local" || p.Name != "demo.example" || p.FailureMode != v1alpha1.FailOpen || !reflect.DeepEqual(p.Endpoints, want) {
+		t.Errorf("got  %+v\nwant %+v", p, want)
+	}
+}
+
+func TestAPoolFileMayLeaveOutNamespaceFailureModeAndEndpoints(t *testing.T) {
+	p, err := ParsePool("pool.yaml", []byte("apiVersion: berth.dev/v1alpha1\nkind: StaticPool\nmetadata: {name: demo}\n"))
+	if err != nil || p.Namespace != "default" || p.FailureMode != v1alpha1.FailClose || len(p.Endpoints) != 0 {
+		t.Errorf("%+v, %v; want default/demo, FailClose, no endpoints", p, err)
+	}
+}
+
+func TestAnAddressIsOneHostThatTrafficMayGoTo(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.1":           "10.0.0.1:80",
+		"127.0.0.1":          "127.0.0.1:80",
+		"127.9.9.9":          "127.9.9.9:80",
+		"::1":                "[::1]:80",
+		"2001:DB8::1":        "[2001:db8::1]:80",
+		"fd00::1":            "[fd00::1]:80",
+		"::ffff:10.0.0.1":    "10.0.0.1:80",
+		"0:0:0:0:0:ffff:a:1": "0.10.0.1:80",
+	} {
+		p, err := ParsePool("pool.yaml", fmt.Appendf(nil, "%s- {name: a, address: %q, port: 80}\n", poolHead, text))
+		if err != nil || p.Endpoints[0].Address.String() != want {
+			t.Errorf("%s: %v, %v; want %s", text, p, err, want)
+		}
+	}
+	for text, fragment := range map[string]string{
+		"localhost":              "hostnames are not resolved",
+		"metrics.example.com":    "hostnames are not resolved",
+		"":                       "an IPv4 or IPv6 address",
+		"10.0.0.1:80":            "without port and brackets",
+		"[::1]":                  "without port and brackets",
+		"010.0.0.1":              "an IPv4 or IPv6 address",
+		"10.1":                   "an IPv4 or IPv6 address",
+		"2130706433":             "an IPv4 or IPv6 address",
+		"10.0.0.0/8":             "an IPv4 or IPv6 address",
+		"169.254.169.254":        "not a link-local one",
+		"fe80::1":                "not a link-local one",
+		"::ffff:169.254.169.254": "not a link-local one",
+		"fe80::1%eth0":           "without a zone",
+		"fd00::1%1":              "without a zone",
+		"224.0.0.1":              "not a multicast or broadcast address",
+		"ff02::1":                "not a multicast or broadcast address",
+		"::ffff:224.0.0.1":       "not a multicast or broadcast address",
+		"255.255.255.255":        "not a multicast or broadcast address",
+		"0.0.0.0":                "not the unspecified address",
+		"::":                     "not the unspecified address",
+		"::ffff:0.0.0.0":         "not the unspecified address",
+	} {
+		_, err := ParsePool("pool.yaml", fmt.Appendf(nil, "%s- {name: a, address: %q, port: 80}\n", poolHead, text))
+		typed, _ := refusals(err)
+		if len(typed) != 1 || typed[0].Field != "endpoints[0].address" || typed[0].Line != 5 || !strings.Contains(typed[0].Allowed, fragment) {
+			t.Errorf("%q: %v; want line 5, endpoints[0].address, %q", text, err, fragment)
+		}
+	}
+}
+
+func TestLabelsAndAnnotationsAreUnderstoodWhereAFieldIsLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		name, entry string
+		engine      string
+		limit       int64
+		metrics     pool.MetricsTarget
+	}{
+		{"none", "", "", 0, pool.MetricsTarget{}},
+		{"the stock label", "labels: {inference.networking.k8s.io/engine-type: sglang}", "sglang", 0, pool.MetricsTarget{}},
+		{"the stock label beside ours", "labels: {inference.networking.k8s.io/engine-type: sglang, berth.dev/engine: atom}", "atom", 0, pool.MetricsTarget{}},
+		{"labels beside the field", "engine: vllm, labels: {inference.networking.k8s.io/engine-type: sglang, berth.dev/engine: atom}", "vllm", 0, pool.MetricsTarget{}},
+		{"annotations", `annotations: {berth.dev/engine: atom, berth.dev/context-limit: "4096", berth.dev/metrics-scheme: https, berth.dev/metrics-port: "9100", berth.dev/metrics-path: /stats}`,
+			"atom", 4096, pool.MetricsTarget{Scheme: "https", Port: 9100, Path: "/stats"}},
+		{"labels", `labels: {berth.dev/context-limit: "4096", berth.dev/metrics-port: "9100"}`, "", 4096, pool.MetricsTarget{Port: 9100}},
+		{"both, the same", `contextLimit: 4096, metrics: {port: 9100, path: /stats}, labels: {berth.dev/metrics-port: "9100"}, annotations: {berth.dev/context-limit: "4096", berth.dev/metrics-port: "9100", berth.dev/metrics-path: /stats, berth.dev/metrics-scheme: http}`,
+			"", 4096, pool.MetricsTarget{Scheme: "http", Port: 9100, Path: "/stats"}},
+		{"somebody else's", `annotations: {prometheus.io/port: "99999", example.com/berth.dev: x}`, "", 0, pool.MetricsTarget{}},
+	} {
+		p, err := ParsePool("pool.yaml", []byte(poolHead+"- {name: a, address: 10.0.0.1, port: 80, "+c.entry+"}\n"))
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if s := p.Endpoints[0]; s.Engine != c.engine || s.ContextLimit != c.limit || s.Metrics != c.metrics {
+			t.Errorf("%s: engine %q, limit %d, metrics %+v; want %q, %d, %+v", c.name, s.Engine, s.ContextLimit, s.Metrics, c.engine, c.limit, c.metrics)
+		}
+	}
+}
+
+func TestEachBadPoolIsRefusedWithItsPlace(t *testing.T) {
+	with := func(entry string) string {
+		return poolHead + "- name: a\n  address: 10.0.0.1\n  port: 80\n  " + entry + "\n"
+	}
+	for _, c := range []refused{
+		{"another kind", head, []string{"2: kind: EndpointPickerConfig: StaticPool"}},
+		{"two documents", poolHead + "  []\n---\n" + poolHead + "  []\n", []string{"8: kind: StaticPool: one document"}},
+		{"an empty file", "", []string{"0: : : the file is empty"}},
+		{"no metadata", "apiVersion: berth.dev/v1alpha1\nkind: StaticPool\n", []string{"1: metadata.name: missing: a DNS subdomain"}},
+		{"metadata that is a text", "apiVersion: berth.dev/v1alpha1\nkind: StaticPool\nmetadata: demo\n", []string{"3: metadata: demo: a mapping"}},
+		{"a name in capitals", "apiVersion: berth.dev/v1alpha1\nkind: StaticPool\nmetadata: {name: Demo, namespace: a.b}\n",
+			[]string{"3: metadata.namespace: a.b: a DNS label", "3: metadata.name: Demo: a DNS subdomain"}},
+		{"failureMode", "apiVersion: berth.dev/v1alpha1\nkind: StaticPool\nmetadata: {name: demo}\nfailureMode: failopen\n", []string{"4: failureMode: failopen: one of FailClose, FailOpen"}},
+		{"an endpoint that is a text", poolHead + "- 10.0.0.1\n", []string{"5: endpoints[0]: 10.0.0.1: a mapping"}},
+		{"an empty endpoint", poolHead + "- {}\n", []string{"5: endpoints[0].name: missing: 1 to 253", "5: endpoints[0].address: missing: an IPv4", "5: endpoints[0].port: missing: 1 to 65535"}},
+		{"a long name", poolHead + "- {name: " + strings.Repeat("a", 254) + ", address: 10.0.0.1, port: 80}\n",
+			[]string{"5: endpoints[0].name: " + strings.Repeat("a", 64) + "...: 1 to 253 printable characters"}},
+		{"a name with a line break", poolHead + "- {name: \"a\\nb\", address: 10.0.0.1, port: 80}\n", []string{`5: endpoints[0].name: "a\nb": 1 to 253 printable`}},
+		{"a name twice", poolHead + "- {name: a, address: 10.0.0.1, port: 80}\n- {name: a, address: 10.0.0.1, port: 81}\n",
+			[]string{"6: endpoints[1].name: a: a name of its own: endpoints[0] in line 5 has it"}},
+		{"an address and port twice", poolHead + "- {name: a, address: 10.0.0.1, port: 80}\n- {name: b, address: \"::ffff:10.0.0.1\", port: 80}\n",
+			[]string{"6: endpoints[1].port: 80: an address and port of its own: 10.0.0.1:80: endpoints[0] in line 5 has it"}},
+		{"port zero", poolHead + "- {name: a, address: 10.0.0.1, port: 0}\n", []string{"5: endpoints[0].port: 0: 1 to 65535"}},
+		{"port 70000", poolHead + "- {name: a, address: 10.0.0.1, port: 70000}\n", []string{"5: endpoints[0].port: 70000: 1 to 65535"}},
+		{"port in quotes", poolHead + "- {name: a, address: 10.0.0.1, port: \"80\"}\n", []string{`5: endpoints[0].port: "80": a whole number`}},
+		{"an address that is a number", poolHead + "- {name: a, address: 10.1, port: 80}\n", []string{"5: endpoints[0].address: 10.1: a string: put it in quotes"}},
+		{"a label that is a number", with("labels: {berth.dev/tier: 1}"), []string{"8: endpoints[0].labels[berth.dev/tier]: 1: a string: put it in quotes"}},
+		{"an unknown key of ours", with("annotations: {berth.dev/tenant: a}"), []string{"8: endpoints[0].annotations[berth.dev/tenant]: a: unknown key; known after berth.dev/: capabilities"}},
+		{"another host for metrics", with("annotations: {berth.dev/metrics-host: 169.254.169.254}"), []string{"8: endpoints[0].annotations[berth.dev/metrics-host]: 169.254.169.254: unknown key"}},
+		{"a metrics host", with("metrics: {host: 10.0.0.9}"), []string{"8: endpoints[0].metrics.host: 10.0.0.9: unknown key; known here: path, port, scheme"}},
+		{"metrics scheme", with("metrics: {scheme: ftp}"), []string{"8: endpoints[0].metrics.scheme: ftp: http or https"}},
+		{"metrics port", with("metrics: {port: 0}"), []string{"8: endpoints[0].metrics.port: 0: 1 to 65535"}},
+		{"metrics path", with("metrics: {path: metrics}"), []string{"8: endpoints[0].metrics.path: metrics: a path that begins with one slash"}},
+		{"metrics path with a host", with("metrics: {path: //evil.example/metrics}"), []string{"8: endpoints[0].metrics.path: //evil.example/metrics: a path that begins with one slash"}},
+		{"metrics path with a fragment", with("metrics: {path: \"/m#x\"}"), []string{`8: endpoints[0].metrics.path: "/m#x": a path`}},
+		{"metrics annotations", with("annotations: {berth.dev/metrics-scheme: HTTP, berth.dev/metrics-port: \"0x50\", berth.dev/metrics-path: \"http://h/\"}"), []string{
+			"8: endpoints[0].annotations[berth.dev/metrics-scheme]: HTTP: http or https",
+			`8: endpoints[0].annotations[berth.dev/metrics-port]: "0x50": 1 to 65535`,
+			`8: endpoints[0].annotations[berth.dev/metrics-path]: "http://h/": a path`}},
+		{"metrics that contradict", with("metrics: {scheme: http, port: 81, path: /a}\n  annotations: {berth.dev/metrics-scheme: https, berth.dev/metrics-port: \"82\", berth.dev/metrics-path: /b}"), []string{
+			"9: endpoints[0].annotations[berth.dev/metrics-scheme]: https: the value that endpoints[0].metrics.scheme in line 8 has: http",
+			`9: endpoints[0].annotations[berth.dev/metrics-port]: "82": the value that endpoints[0].metrics.port in line 8 has: 81`,
+			"9: endpoints[0].annotations[berth.dev/metrics-path]: /b: the value that endpoints[0].metrics.path in line 8 has: /a"}},
+		{"a label and an annotation that contradict", with("labels: {berth.dev/engine: vllm}\n  annotations: {berth.dev/engine: sglang}"), []string{
+			`9: endpoints[0].annotations[berth.dev/engine]: sglang: the value that the label in line 8 has: "vllm"`}},
+		{"contextLimit", with("contextLimit: 0"), []string{"8: endpoints[0].contextLimit: 0: a whole number of tokens above 0"}},
+		{"contextLimit that contradicts", with("contextLimit: 8192\n  annotations: {berth.dev/context-limit: \"4096\"}"), []string{
+			`9: endpoints[0].annotations[berth.dev/context-limit]: "4096": the value that endpoints[0].contextLimit in line 8 has: 8192`}},
+		{"context-limit", with("annotations: {berth.dev/context-limit: 8k}"), []string{"8: endpoints[0].annotations[berth.dev/context-limit]: 8k: a whole number of tokens"}},
+		{"no served model", with("servedModels: []"), []string{"8: endpoints[0].servedModels: [...]: at least one name"}},
+		{"served models", with("servedModels: [a, \"\", a]"), []string{`8: endpoints[0].servedModels[1]: "": 1 to 512`, "8: endpoints[0].servedModels[2]: a: each name once"}},
+		{"an engine with a space", with("engine: v llm"), []string{"8: endpoints[0].engine: v llm: 1 to 63 printable"}},
+		{"an empty engine", with("engine: \"\""), []string{`8: endpoints[0].engine: "": 1 to 63 printable`}},
+		{"an empty zone", with("zone: \"\""), []string{`8: endpoints[0].zone: "": 1 to 253 printable`}},
+		{"ready", with("ready: \"yes\""), []string{`8: endpoints[0].ready: "yes": true or false`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := ParsePool("pool.yaml", []byte(c.text))
+			if p != nil {
+				t.Errorf("a refused file gives %+v; want nothing", p)
+			}
+			wantRefusals(t, err, c.want)
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package pool
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// Spec is what discovery declares of one endpoint. Nothing in it changes after
+// it was handed to the Registry.
+type Spec struct {
+	// Name is unique in the pool: the static endpoint's name, or the pod's
+	// namespace/name with its port or rank.
+	Name string
+	// UID is the pod's; empty for static endpoints.
+	UID string
+	// Address is where requests go.
+	Address netip.AddrPort
+	// Engine is the declared kind of engine; empty leaves it to detection.
+	Engine string
+	Node   string
+	Zone   string
+	// Ready false and Terminating true exclude the endpoint from every pick.
+	Ready       bool
+	Terminating bool
+	// ServedModels are the declared names; nil means not declared.
+	ServedModels []string
+	// ContextLimit is the declared limit in tokens; 0 means not declared.
+	ContextLimit int64
+	Labels       map[string]string
+	Annotations  map[string]string
+	Metrics      MetricsTarget
+}
+
+// MetricsTarget is where the endpoint's own telemetry page is, on the
+// endpoint's own address. Zero members are left to the engine's profile.
+type MetricsTarget struct {
+	Scheme string
+	Port   uint16
+	Path   string
+}
+
+// Endpoint is one member of a Set.
+type Endpoint struct {
+	Spec
+	*Live
+	// Destination is Address as the gateway expects it: ip:port, IPv6 in
+	// brackets.
+	Destination string
+	// Hash identifies the endpoint in rendezvous hashing. It depends on the
+	// name alone, so that ties break alike on every picker.
+	Hash uint64
+}
+
+func newEndpoint(spec Spec, live *Live) *Endpoint {
+	return &Endpoint{
+		Spec:        spec,
+		Live:        live,
+		Destination: spec.Address.String(),
+		Hash:        xxhash.Sum64String(spec.Name),
+	}
+}
+
+// sameIncarnation reports whether what is known of a still holds for b: the
+// same pod at the same address, whatever else was edited.
+func sameIncarnation(a, b *Spec) bool {
+	return a.Name == b.Name && a.UID == b.UID && a.Address == b.Address
+}
+
+// Serving says whether a replica serves a model.
+type Serving uint8
+
+const (
+	// ServingUnknown: neither declared nor stated by the engine.
+	ServingUnknown Serving = iota
+	// Serves: the name is in the replica's served set.
+	Serves
+	// ServesOthers: the served set is known and lacks the name.
+	ServesOthers
+)
+
+// Serving judges one model name. What the engine says of itself wins over what
+// was declared for it, whatever its age: a served set changes by restart, and
+// then the endpoint's telemetry starts anew.
+func (e *Endpoint) Serving(model string) Serving {
+	names := e.Spec.ServedModels
+	known := names != nil
+	if s := e.Snapshot(); s != nil {
+		r := &s.Readings[telemetry.ServedModels]
+		if (r.Recorded == telemetry.Fresh || r.Recorded == telemetry.Stale) && r.Detail != nil {
+			names, known = r.Detail.Names, true
+		}
+	}
+	switch {
+	case !known:
+		return ServingUnknown
+	case slices.Contains(names, model):
+		return Serves
+	default:
+		return ServesOthers
+	}
+}
+
+// Asleep reports whether the engine's last fresh word was that it sleeps.
+func (e *Endpoint) Asleep(now telemetry.Instant) bool {
+	s := e.Snapshot()
+	if s == nil {
+		return false
+	}
+	r := &s.Readings[telemetry.Sleeping]
+	return r.Value != 0 && r.State(now) == telemetry.Fresh
+}
+
+// DeclaredUnhealthy reports whether the engine's last fresh word was that it
+// is unhealthy. Unknown is never unhealthy.
+func (e *Endpoint) DeclaredUnhealthy(now telemetry.Instant) bool {
+	s := e.Snapshot()
+	if s == nil {
+		return false
+	}
+	r := &s.Readings[telemetry.Health]
+	return r.Value == 0 && r.State(now) == telemetry.Fresh
+}

@@ -1,0 +1,104 @@
+package pool
+
+import (
+	"testing"
+
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+const (
+	now     telemetry.Instant = 100e9
+	expires telemetry.Instant = 110e9
+)
+
+// endpointWith is an endpoint whose newest page says r of field f.
+func endpointWith(s Spec, f telemetry.Field, r telemetry.Reading) *Endpoint {
+	e := newEndpoint(s, newLive(false))
+	page := &telemetry.Snapshot{}
+	page.Readings[f] = r
+	e.Publish(page, e.BeginScrape())
+	return e
+}
+
+func TestServingAModel(t *testing.T) {
+	names := func(recorded telemetry.State, names ...string) *telemetry.Reading {
+		return &telemetry.Reading{Recorded: recorded, ExpiresAt: expires, Detail: &telemetry.Detail{Names: names}}
+	}
+	for _, tc := range []struct {
+		name     string
+		declared []string
+		stated   *telemetry.Reading // nil: never scraped
+		model    string
+		want     Serving
+	}{
+		{"nothing declared, never scraped", nil, nil, "m", ServingUnknown},
+		{"nothing declared, the page is silent", nil, &telemetry.Reading{}, "m", ServingUnknown},
+		{"nothing declared, the list made no sense", nil, names(telemetry.Invalid, "m"), "m", ServingUnknown},
+		{"nothing declared, a list without detail", nil, &telemetry.Reading{Recorded: telemetry.Fresh}, "m", ServingUnknown},
+		{"declared", []string{"other", "m"}, nil, "m", Serves},
+		{"declared without it", []string{"other"}, nil, "m", ServesOthers},
+		{"declared to serve nothing", []string{}, nil, "m", ServesOthers},
+		{"declared, the page is silent", []string{"m"}, &telemetry.Reading{}, "m", Serves},
+		{"declared, the list made no sense", []string{"m"}, names(telemetry.Invalid, "other"), "m", Serves},
+		{"stated", nil, names(telemetry.Fresh, "base", "m"), "m", Serves},
+		{"stated without it", nil, names(telemetry.Fresh, "base"), "m", ServesOthers},
+		{"stated to serve nothing", nil, names(telemetry.Fresh), "m", ServesOthers},
+		{"the engine denies what was declared", []string{"m"}, names(telemetry.Fresh, "other"), "m", ServesOthers},
+		{"the engine adds to what was declared", []string{"other"}, names(telemetry.Fresh, "m"), "m", Serves},
+		{"an old statement counts", []string{"other"}, names(telemetry.Stale, "m"), "m", Serves},
+		{"an old denial counts", []string{"m"}, names(telemetry.Stale, "other"), "m", ServesOthers},
+		{"names are exact", []string{"org/m"}, nil, "m", ServesOthers},
+		{"names keep their case", []string{"M"}, nil, "m", ServesOthers},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := newEndpoint(Spec{Name: "a", ServedModels: tc.declared}, newLive(false))
+			if tc.stated != nil {
+				e = endpointWith(e.Spec, telemetry.ServedModels, *tc.stated)
+			}
+			if got := e.Serving(tc.model); got != tc.want {
+				t.Errorf("Serving(%q) = %d, want %d", tc.model, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAsleepAndDeclaredUnhealthyTakeAFreshWordOnly(t *testing.T) {
+	const yes, no = 1, 0
+	for _, tc := range []struct {
+		name      string
+		value     float64
+		recorded  telemetry.State
+		at        telemetry.Instant
+		asleep    bool // when the word is about sleeping
+		unhealthy bool // when the word is about health
+	}{
+		{"a fresh yes", yes, telemetry.Fresh, now, true, false},
+		{"a fresh no", no, telemetry.Fresh, now, false, true},
+		{"a yes that has expired", yes, telemetry.Fresh, expires, false, false},
+		{"a no that has expired", no, telemetry.Fresh, expires, false, false},
+		{"a yes a moment before it expires", yes, telemetry.Fresh, expires - 1, true, false},
+		{"a no a moment before it expires", no, telemetry.Fresh, expires - 1, false, true},
+		{"a yes judged stale", yes, telemetry.Stale, now, false, false},
+		{"a no judged stale", no, telemetry.Stale, now, false, false},
+		{"an invalid yes", yes, telemetry.Invalid, now, false, false},
+		{"an invalid no", no, telemetry.Invalid, now, false, false},
+		{"no word", no, telemetry.Missing, now, false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := telemetry.Reading{Value: tc.value, Recorded: tc.recorded, ExpiresAt: expires}
+			if got := endpointWith(Spec{}, telemetry.Sleeping, r).Asleep(tc.at); got != tc.asleep {
+				t.Errorf("sleeping: Asleep = %v, want %v", got, tc.asleep)
+			}
+			if got := endpointWith(Spec{}, telemetry.Health, r).DeclaredUnhealthy(tc.at); got != tc.unhealthy {
+				t.Errorf("health: DeclaredUnhealthy = %v, want %v", got, tc.unhealthy)
+			}
+		})
+	}
+}
+
+func TestAnEndpointThatWasNeverScrapedIsNeitherAsleepNorUnhealthy(t *testing.T) {
+	e := newEndpoint(Spec{}, newLive(false))
+	if e.Asleep(now) || e.DeclaredUnhealthy(now) {
+		t.Errorf("asleep %v, unhealthy %v; unknown is neither", e.Asleep(now), e.DeclaredUnhealthy(now))
+	}
+}

@@ -1,0 +1,106 @@
+package pool
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+)
+
+// Set is one state of the pool. It is immutable; the Live parts of its
+// endpoints move on by themselves.
+type Set struct {
+	// Pool is namespace/name.
+	Pool string
+	// Endpoints are in the order that discovery gave.
+	Endpoints []*Endpoint
+	byAddress map[netip.AddrPort]int
+}
+
+// ByAddress finds the slot of the endpoint with this address.
+func (s *Set) ByAddress(a netip.AddrPort) (slot int, ok bool) {
+	slot, ok = s.byAddress[a]
+	return slot, ok
+}
+
+// Registry publishes the newest Set. Reading it takes no lock.
+type Registry struct {
+	set atomic.Pointer[Set]
+
+	mu sync.Mutex
+	// telemetryNone starts new endpoints in normal order.
+	telemetryNone bool
+	watchers      []func(*Set)
+}
+
+// NewRegistry returns a registry with an empty set. With telemetryNone no
+// endpoint is ever scraped, so all start in normal order.
+func NewRegistry(pool string, telemetryNone bool) *Registry {
+	r := &Registry{telemetryNone: telemetryNone}
+	r.set.Store(&Set{Pool: pool})
+	return r
+}
+
+// Set is the newest state of the pool.
+func (r *Registry) Set() *Set { return r.set.Load() }
+
+// Watch calls f with the newest set now and after each change, one call at a
+// time and in order. f must not call back into the Registry's Update or Watch.
+func (r *Registry) Watch(f func(*Set)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watchers = append(r.watchers, f)
+	f(r.set.Load())
+}
+
+// Update replaces the set. Endpoints that stay keep what is known of them;
+// those that left are marked gone. Two specs with one name or one address are
+// an error, and the set stays as it was.
+func (r *Registry) Update(pool string, specs []Spec) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.set.Load()
+	byName := make(map[string]*Endpoint, len(old.Endpoints))
+	for _, e := range old.Endpoints {
+		byName[e.Name] = e
+	}
+	next := &Set{
+		Pool:      pool,
+		Endpoints: make([]*Endpoint, 0, len(specs)),
+		byAddress: make(map[netip.AddrPort]int, len(specs)),
+	}
+	names := make(map[string]struct{}, len(specs))
+	for i := range specs {
+		spec := &specs[i]
+		if _, twice := names[spec.Name]; twice {
+			return fmt.Errorf("endpoint name %q: given twice, must be unique in the pool", spec.Name)
+		}
+		names[spec.Name] = struct{}{}
+		if j, twice := next.byAddress[spec.Address]; twice {
+			return fmt.Errorf("endpoint %q: address %s is already that of endpoint %q",
+				spec.Name, spec.Address, next.Endpoints[j].Name)
+		}
+		next.byAddress[spec.Address] = i
+		live := (*Live)(nil)
+		if was, ok := byName[spec.Name]; ok && sameIncarnation(&was.Spec, spec) {
+			live = was.Live
+		} else {
+			live = newLive(r.telemetryNone)
+		}
+		next.Endpoints = append(next.Endpoints, newEndpoint(*spec, live))
+	}
+	kept := make(map[*Live]struct{}, len(next.Endpoints))
+	for _, e := range next.Endpoints {
+		kept[e.Live] = struct{}{}
+	}
+	r.set.Store(next)
+	for _, e := range old.Endpoints {
+		if _, ok := kept[e.Live]; !ok {
+			close(e.Live.gone)
+		}
+	}
+	for _, f := range r.watchers {
+		f(next)
+	}
+	return nil
+}

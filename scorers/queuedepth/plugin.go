@@ -1,0 +1,97 @@
+// Package queuedepth prefers endpoints with short queues: the scorer
+// queue-depth. README.md is its page for operators.
+package queuedepth
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"sigs.k8s.io/gateway-api-inference-extension/pkg/epp/framework/interface/plugin"
+	"sigs.k8s.io/gateway-api-inference-extension/pkg/epp/framework/interface/scheduling"
+
+	"github.com/berth-dev/berth/internal/placement"
+	"github.com/berth-dev/berth/internal/telemetry"
+	"github.com/berth-dev/berth/scorers/evidence"
+	"github.com/berth-dev/berth/scorers/internal/load"
+	"github.com/berth-dev/berth/scorers/parameters"
+)
+
+// Type is the plugin type in configuration.
+const Type = "queue-depth"
+
+const (
+	// defaultFloor is one request, the smallest difference that a queue can
+	// show: nothing below it is worth more than its share of a request.
+	defaultFloor = 1
+	// maxFloor is far above any queue that an engine can work off.
+	maxFloor = 1e6
+)
+
+// Scorer scores by queue depth. It is immutable and may be used concurrently.
+type Scorer struct {
+	name  plugin.TypedName
+	floor float64
+	gie   *evidence.Adapter
+}
+
+var (
+	_ scheduling.Scorer  = (*Scorer)(nil)
+	_ plugin.FactoryFunc = Factory
+)
+
+// Factory builds the plugin for GIE. The handle is not used.
+func Factory(name string, params json.RawMessage, _ plugin.Handle) (plugin.Plugin, error) {
+	s, err := New(params)
+	if err != nil {
+		return nil, fmt.Errorf("plugin %q of type %s: %w", name, Type, err)
+	}
+	s.name.Name = name
+	return s, nil
+}
+
+// New builds the scorer from its parameters; none at all means the defaults.
+// An error of theirs is a *parameters.Error.
+func New(params json.RawMessage) (*Scorer, error) {
+	s := &Scorer{name: plugin.TypedName{Type: Type, Name: Type}, floor: defaultFloor}
+	err := parameters.Decode(params,
+		parameters.Number{Key: "floor", Into: &s.floor, Above: 0, AtMost: maxFloor, Unit: "requests"})
+	if err != nil {
+		return nil, err
+	}
+	if s.gie, err = evidence.NewAdapter(s.Placement(Type, 1)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// TypedName is the plugin's type and its name in the configuration.
+func (s *Scorer) TypedName() plugin.TypedName { return s.name }
+
+// Category tells GIE that the scorer spreads requests.
+func (s *Scorer) Category() scheduling.ScorerCategory { return scheduling.Distribution }
+
+// Score scores endpoints for GIE as Placement's function does in Berth.
+func (s *Scorer) Score(_ context.Context, _ *scheduling.CycleState, _ *scheduling.LLMRequest,
+	endpoints []scheduling.Endpoint) map[scheduling.Endpoint]float64 {
+	return s.gie.Score(endpoints)
+}
+
+// Placement is the scorer as placement runs it.
+func (s *Scorer) Placement(name string, weight float64) placement.Scorer {
+	return placement.Scorer{
+		Name:   name,
+		Weight: weight,
+		Reads:  []telemetry.Field{telemetry.QueueDepth},
+		Score:  s.score,
+	}
+}
+
+func (s *Scorer) score(in *placement.Input, out []float64) {
+	queued, ok := in.Field(telemetry.QueueDepth)
+	if !ok {
+		load.Abstain(out)
+		return
+	}
+	load.Relative(queued, s.floor, out)
+}
