@@ -151,7 +151,7 @@ func (s *script) message(t *testing.T, d *datadriven.TestData) *extprocv3.Proces
 		eos        bool
 		size       int64 = -1
 		config     *extprocv3.ProtocolConfiguration
-		modeOf           = func(name string) extprocfilterv3.ProcessingMode_BodySendMode { return modes[name] }
+		modeOf     = func(name string) extprocfilterv3.ProcessingMode_BodySendMode { return modes[name] }
 		raw        bool
 		setFromArg = func(name, value string) {
 			h := &corev3.HeaderValue{Key: name, RawValue: []byte(value)}

@@ -110,7 +110,7 @@ func (d *decider) place(c *cycle) *extproc.Refusal {
 	}
 
 	for _, slot := range c.screened.Slots {
-		c.set.Endpoints[slot].Touch(c.now)
+		c.set.Lives[slot].Touch(c.now)
 	}
 	c.evidence.Gather(c.set, c.screened.Slots, c.now)
 	c.act.plan.Place(&c.evidence, c.key, c.act.policy.Gateway.Fallbacks, &c.placed)

@@ -144,7 +144,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	var readings [len(placement.LoadFields)][telemetry.Invalid + 1]int
 	for _, e := range c.pools.Set().Endpoints {
 		switch {
-		case !e.Ready || e.Terminating || e.Asleep(now) || e.DeclaredUnhealthy(now):
+		case !e.Ready || e.Terminating || e.Excluded(now):
 			excluded++
 		case e.OrderedLast():
 			last++

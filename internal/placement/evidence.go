@@ -14,13 +14,9 @@ const OutcomeWindow = 60 * time.Second
 
 // LoadFields are the fields whose freshness decides the rung. All other fields
 // are dropped silently when they are absent.
-var LoadFields = [...]telemetry.Field{
-	telemetry.QueueDepth,
-	telemetry.ActiveRequests,
-	telemetry.KVCacheUtilization,
-}
+var LoadFields = telemetry.LoadFields
 
-const numLoadFields = len(LoadFields)
+const numLoadFields = telemetry.NumLoadFields
 
 // Evidence is everything that a decision looks at: one row per screened
 // endpoint, one column per fact. It is the whole input of Place apart from the
@@ -68,26 +64,20 @@ func (ev *Evidence) Reset(n int) {
 // Gather reads the endpoints in the given slots of set as they are at now.
 func (ev *Evidence) Gather(set *pool.Set, slots []int32, now telemetry.Instant) {
 	ev.Reset(len(slots))
+	var load pool.Load
 	for row, slot := range slots {
-		e := set.Endpoints[slot]
-		ev.Hash[row] = e.Hash
-		ev.Last[row] = e.OrderedLast()
-		ev.InFlight[row] = e.InFlight()
+		live := set.Lives[slot]
+		ev.Hash[row] = set.Hashes[slot]
+		ev.Last[row] = live.OrderedLast()
+		ev.InFlight[row] = live.InFlight()
 		ev.Latency[row] = math.NaN()
-		if seconds, at, ok := e.Latency(); ok && now.Sub(at) <= OutcomeWindow {
+		if seconds, at, ok := live.Latency(); ok && now.Sub(at) <= OutcomeWindow {
 			ev.Latency[row] = seconds
 		}
-		// Pending is read before the snapshot: when a scrape is published in
-		// between, a pick may then be counted twice, but never not at all.
-		ev.Pending[row] = e.Pending()
-		s := e.Snapshot()
-		for i, f := range LoadFields {
-			if s == nil {
-				ev.Load[i].Value[row], ev.Load[i].State[row] = 0, telemetry.Missing
-				continue
-			}
-			r := &s.Readings[f]
-			ev.Load[i].Value[row], ev.Load[i].State[row] = r.Value, r.State(now)
+		live.ReadLoad(now, &load)
+		ev.Pending[row] = load.Pending
+		for i := range ev.Load {
+			ev.Load[i].Value[row], ev.Load[i].State[row] = load.Value[i], load.State[i]
 		}
 	}
 }

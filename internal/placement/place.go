@@ -59,7 +59,8 @@ type Result struct {
 
 	estimates [numLoadFields][]float64
 	columns   [][]float64
-	sorted    []float64
+	samples   []float64
+	input     Input
 }
 
 // Place orders the rows of ev for the request with this key and writes the
@@ -79,7 +80,7 @@ func (p *Plan) Place(ev *Evidence, key uint64, fallbacks int, res *Result) {
 		res.Scores = res.columns[:0]
 		clear(res.Total)
 	}
-	rank(ev, key, 1+min(fallbacks, MaxFallbacks, n-1), res)
+	rank(ev, key, 1+max(0, min(fallbacks, MaxFallbacks, n-1)), res)
 }
 
 // estimate fills the columns that scorers read, field by field.
@@ -126,13 +127,13 @@ func (p *Plan) estimate(ev *Evidence, res *Result) {
 
 // impute replaces every value of out that is not fresh.
 func impute(ev *Evidence, col *Column, counts bool, out []float64, res *Result) {
-	res.sorted = res.sorted[:0]
+	res.samples = res.samples[:0]
 	for row, s := range col.State {
 		if s == telemetry.Fresh {
-			res.sorted = append(res.sorted, out[row])
+			res.samples = append(res.samples, out[row])
 		}
 	}
-	m := median(res.sorted)
+	m := median(res.samples)
 	for row, s := range col.State {
 		if s == telemetry.Fresh {
 			continue
@@ -144,11 +145,60 @@ func impute(ev *Evidence, col *Column, counts bool, out []float64, res *Result) 
 	}
 }
 
-// median is the upper median: an imputed value is never better than half of
-// the measured ones. It sorts in place.
+// median is the middle value, or the mean of the two in the middle. It reorders
+// values.
 func median(values []float64) float64 {
-	slices.Sort(values)
-	return values[len(values)/2]
+	n := len(values)
+	upper := nth(values, n/2)
+	if n%2 == 1 {
+		return upper
+	}
+	return (slices.Max(values[:n/2]) + upper) / 2
+}
+
+// nth puts the value that sorting would put at k there, no larger ones before
+// it and no smaller ones after it, and returns it. It takes linear time where
+// sorting would be most of a decision.
+func nth(values []float64, k int) float64 {
+	lo, hi := 0, len(values)-1
+	for lo < hi {
+		// The median of three keeps sorted input, the usual one, from being the
+		// worst case.
+		mid := int(uint(lo+hi) / 2)
+		if values[mid] < values[lo] {
+			values[mid], values[lo] = values[lo], values[mid]
+		}
+		if values[hi] < values[lo] {
+			values[hi], values[lo] = values[lo], values[hi]
+		}
+		if values[hi] < values[mid] {
+			values[hi], values[mid] = values[mid], values[hi]
+		}
+		pivot := values[mid]
+		i, j := lo, hi
+		for i <= j {
+			for values[i] < pivot {
+				i++
+			}
+			for values[j] > pivot {
+				j--
+			}
+			if i <= j {
+				values[i], values[j] = values[j], values[i]
+				i++
+				j--
+			}
+		}
+		switch {
+		case k <= j:
+			hi = j
+		case k >= i:
+			lo = i
+		default:
+			return values[k]
+		}
+	}
+	return values[k]
 }
 
 func (p *Plan) rung(ev *Evidence, res *Result) Rung {
@@ -178,7 +228,7 @@ func (p *Plan) rung(ev *Evidence, res *Result) Rung {
 // rounded on their own (the conversions forbid a fused multiply-add), so that
 // every architecture gets the same bits.
 func (p *Plan) score(n int, res *Result) {
-	in := Input{n: n, estimate: res.Estimate}
+	res.input = Input{n: n, estimate: res.Estimate}
 	for len(res.columns) < len(p.scorers) {
 		res.columns = append(res.columns, nil)
 	}
@@ -187,7 +237,7 @@ func (p *Plan) score(n int, res *Result) {
 		s := &p.scorers[i]
 		res.columns[i] = resize(res.columns[i], n)
 		out := res.columns[i]
-		s.Score(&in, out)
+		s.Score(&res.input, out)
 		for row, v := range out {
 			if math.IsNaN(v) {
 				continue
@@ -211,15 +261,17 @@ const minLatency = 1e-6
 // localScore orders by the requests in flight here, weighted with how much
 // slower than the median an endpoint was clearly seen to be.
 func localScore(ev *Evidence, res *Result) {
-	res.sorted = res.sorted[:0]
+	res.samples = res.samples[:0]
 	for _, l := range ev.Latency {
 		if !math.IsNaN(l) {
-			res.sorted = append(res.sorted, l)
+			res.samples = append(res.samples, l)
 		}
 	}
 	typical := math.NaN()
-	if len(res.sorted) > 0 {
-		typical = max(median(res.sorted), minLatency)
+	if len(res.samples) > 0 {
+		// The lower median: in a pool of two, the faster one is what the other
+		// is compared with.
+		typical = max(nth(res.samples, (len(res.samples)-1)/2), minLatency)
 	}
 	for row, l := range ev.Latency {
 		cost := float64(ev.InFlight[row]) + 1

@@ -187,8 +187,8 @@ func TestEstimatesOfMissingValues(t *testing.T) {
 			"3 1 5 3", "0.4 0.2 0.6 0.4",
 		},
 		{
-			"of an even number, the upper median", "? 1 5", "? 0.2 0.6", nil, nil,
-			"5 1 5", "0.6 0.2 0.6",
+			"of an even number, the mean of the two in the middle", "? 1 5", "? 0.2 0.6", nil, nil,
+			"3 1 5", "0.4 0.2 0.6",
 		},
 		{
 			"stale, invalid and missing are alike", "~0 ! ? 2 3 4", "~0 ! ? 0.2 0.3 0.4", nil, nil,
@@ -208,7 +208,7 @@ func TestEstimatesOfMissingValues(t *testing.T) {
 		},
 		{
 			"the last value of a stale row is not used, pending or not", "~90 1 2", "", []int32{1, 0, 0}, []int32{1, 0, 0},
-			"2 1 2", "none",
+			"1.5 1 2", "none",
 		},
 		{
 			"beside idle endpoints an unknown one with nothing in flight is idle", "? 0 0", "", nil, nil,
@@ -296,6 +296,7 @@ func TestTheLocalRungOrdersByInFlightAndClearSlowness(t *testing.T) {
 		{"slow and busy multiply", []int32{1, 0, 4}, []float64{0.1, 0.1, 0.25}, "0.5 1 0.1"},
 		{"fast is no merit", []int32{0, 0, 0}, []float64{0.001, 0.1, 0.1}, "1 1 1"},
 		{"an unknown latency is typical", []int32{0, 1, 0}, []float64{nan, 0.1, nan}, "1 0.5 1"},
+		{"of two, the slower is compared with the faster", []int32{0, 0, 0}, []float64{0.1, 0.5, nan}, "1 0.2 1"},
 		{"one latency is its own median", []int32{0, 0, 0}, []float64{nan, 9, nan}, "1 1 1"},
 		{"a clock that did not move divides nothing by zero", []int32{0, 0, 0}, []float64{0, 0, 3e-6}, "1 1 0.333"},
 	} {

@@ -2,11 +2,8 @@ package pool
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/berth-dev/berth/internal/telemetry"
 )
 
 // Spec is what discovery declares of one endpoint. Nothing in it changes after
@@ -53,12 +50,15 @@ type Endpoint struct {
 	// Hash identifies the endpoint in rendezvous hashing. It depends on the
 	// name alone, so that ties break alike on every picker.
 	Hash uint64
+	// declared is the served set of Spec.
+	declared *ServedSet
 }
 
 func newEndpoint(spec Spec, live *Live) *Endpoint {
 	return &Endpoint{
 		Spec:        spec,
 		Live:        live,
+		declared:    live.served.of(spec.ServedModels),
 		Destination: spec.Address.String(),
 		Hash:        xxhash.Sum64String(spec.Name),
 	}
@@ -83,44 +83,22 @@ const (
 )
 
 // Serving judges one model name. What the engine says of itself wins over what
-// was declared for it, whatever its age: a served set changes by restart, and
-// then the endpoint's telemetry starts anew.
+// was declared for it.
 func (e *Endpoint) Serving(model string) Serving {
-	names := e.Spec.ServedModels
-	known := names != nil
-	if s := e.Snapshot(); s != nil {
-		r := &s.Readings[telemetry.ServedModels]
-		if (r.Recorded == telemetry.Fresh || r.Recorded == telemetry.Stale) && r.Detail != nil {
-			names, known = r.Detail.Names, true
-		}
-	}
+	set := e.served()
 	switch {
-	case !known:
+	case set == nil:
 		return ServingUnknown
-	case slices.Contains(names, model):
+	case set.Has(model):
 		return Serves
 	default:
 		return ServesOthers
 	}
 }
 
-// Asleep reports whether the engine's last fresh word was that it sleeps.
-func (e *Endpoint) Asleep(now telemetry.Instant) bool {
-	s := e.Snapshot()
-	if s == nil {
-		return false
+func (e *Endpoint) served() *ServedSet {
+	if said := e.hot.served.Load(); said != nil {
+		return said
 	}
-	r := &s.Readings[telemetry.Sleeping]
-	return r.Value != 0 && r.State(now) == telemetry.Fresh
-}
-
-// DeclaredUnhealthy reports whether the engine's last fresh word was that it
-// is unhealthy. Unknown is never unhealthy.
-func (e *Endpoint) DeclaredUnhealthy(now telemetry.Instant) bool {
-	s := e.Snapshot()
-	if s == nil {
-		return false
-	}
-	r := &s.Readings[telemetry.Health]
-	return r.Value == 0 && r.State(now) == telemetry.Fresh
+	return e.declared
 }

@@ -13,7 +13,7 @@ const (
 
 // endpointWith is an endpoint whose newest page says r of field f.
 func endpointWith(s Spec, f telemetry.Field, r telemetry.Reading) *Endpoint {
-	e := newEndpoint(s, newLive(false))
+	e := newEndpoint(s, newLive(false, &servedSets{}))
 	page := &telemetry.Snapshot{}
 	page.Readings[f] = r
 	e.Publish(page, e.BeginScrape())
@@ -51,7 +51,7 @@ func TestServingAModel(t *testing.T) {
 		{"names keep their case", []string{"M"}, nil, "m", ServesOthers},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e := newEndpoint(Spec{Name: "a", ServedModels: tc.declared}, newLive(false))
+			e := newEndpoint(Spec{Name: "a", ServedModels: tc.declared}, newLive(false, &servedSets{}))
 			if tc.stated != nil {
 				e = endpointWith(e.Spec, telemetry.ServedModels, *tc.stated)
 			}
@@ -62,7 +62,7 @@ func TestServingAModel(t *testing.T) {
 	}
 }
 
-func TestAsleepAndDeclaredUnhealthyTakeAFreshWordOnly(t *testing.T) {
+func TestAFreshWordOfSleepOrIllHealthExcludes(t *testing.T) {
 	const yes, no = 1, 0
 	for _, tc := range []struct {
 		name      string
@@ -86,19 +86,19 @@ func TestAsleepAndDeclaredUnhealthyTakeAFreshWordOnly(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := telemetry.Reading{Value: tc.value, Recorded: tc.recorded, ExpiresAt: expires}
-			if got := endpointWith(Spec{}, telemetry.Sleeping, r).Asleep(tc.at); got != tc.asleep {
-				t.Errorf("sleeping: Asleep = %v, want %v", got, tc.asleep)
+			if got := endpointWith(Spec{}, telemetry.Sleeping, r).Excluded(tc.at); got != tc.asleep {
+				t.Errorf("sleeping: Excluded = %v, want %v", got, tc.asleep)
 			}
-			if got := endpointWith(Spec{}, telemetry.Health, r).DeclaredUnhealthy(tc.at); got != tc.unhealthy {
-				t.Errorf("health: DeclaredUnhealthy = %v, want %v", got, tc.unhealthy)
+			if got := endpointWith(Spec{}, telemetry.Health, r).Excluded(tc.at); got != tc.unhealthy {
+				t.Errorf("health: Excluded = %v, want %v", got, tc.unhealthy)
 			}
 		})
 	}
 }
 
-func TestAnEndpointThatWasNeverScrapedIsNeitherAsleepNorUnhealthy(t *testing.T) {
-	e := newEndpoint(Spec{}, newLive(false))
-	if e.Asleep(now) || e.DeclaredUnhealthy(now) {
-		t.Errorf("asleep %v, unhealthy %v; unknown is neither", e.Asleep(now), e.DeclaredUnhealthy(now))
+func TestAnEndpointThatWasNeverScrapedIsNotExcluded(t *testing.T) {
+	e := newEndpoint(Spec{}, newLive(false, &servedSets{}))
+	if e.Excluded(now) {
+		t.Error("excluded; unknown is neither asleep nor unhealthy")
 	}
 }

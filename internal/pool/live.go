@@ -2,6 +2,7 @@ package pool
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,21 +13,14 @@ import (
 // Live is what this process knows of one incarnation of an endpoint. All
 // methods may be called from any goroutine.
 type Live struct {
-	snapshot atomic.Pointer[telemetry.Snapshot]
-	// inFlight and pending mirror the ledger below for readers without a lock.
-	inFlight atomic.Int32
-	pending  atomic.Int32
-	// last is true before the first HTTP answer and after a refused or reset
-	// connection.
-	last atomic.Bool
-	// latency is the float64 bits of the smoothed time to first byte, seconds.
-	latency     atomic.Uint64
-	outcomeAt   atomic.Int64
+	hot hot
+
+	snapshot    atomic.Pointer[telemetry.Snapshot]
 	pickedAt    atomic.Int64
-	candidateAt atomic.Int64
 	scrapeError atomic.Pointer[string]
 	onWake      atomic.Pointer[func()]
 	gone        chan struct{}
+	served      *servedSets
 
 	mu sync.Mutex
 	// mark numbers the scrapes begun; published is the mark of the scrape that
@@ -43,9 +37,11 @@ type Live struct {
 // newLive starts with what is true of an endpoint nobody has spoken to: nothing
 // scraped, ordered last. An endpoint without telemetry can never be asked, so
 // it starts in normal order.
-func newLive(telemetryNone bool) *Live {
-	l := &Live{gone: make(chan struct{})}
-	l.last.Store(!telemetryNone)
+func newLive(telemetryNone bool, served *servedSets) *Live {
+	l := &Live{gone: make(chan struct{}), served: served}
+	if !telemetryNone {
+		l.hot.last.Store(1)
+	}
 	return l
 }
 
@@ -54,27 +50,27 @@ func newLive(telemetryNone bool) *Live {
 func (l *Live) Snapshot() *telemetry.Snapshot { return l.snapshot.Load() }
 
 // InFlight is the number of this picker's requests at the endpoint.
-func (l *Live) InFlight() int32 { return l.inFlight.Load() }
+func (l *Live) InFlight() int32 { return l.hot.inFlight.Load() }
 
 // Pending is the part of InFlight that the snapshot cannot have counted: the
 // picks since the scrape it came from began.
-func (l *Live) Pending() int32 { return l.pending.Load() }
+func (l *Live) Pending() int32 { return l.hot.pending.Load() }
 
 // OrderedLast reports that the endpoint has not answered since start, or not
 // since its last refusal: others go first.
-func (l *Live) OrderedLast() bool { return l.last.Load() }
+func (l *Live) OrderedLast() bool { return l.hot.last.Load() != 0 }
 
 // Answered records an HTTP answer of any status.
 func (l *Live) Answered() {
-	if l.last.Load() {
-		l.last.Store(false)
+	if l.OrderedLast() {
+		l.hot.last.Store(0)
 	}
 }
 
 // Refused records a refused or reset connection and asks for a scrape, which
 // tells soonest whether the endpoint is back.
 func (l *Live) Refused() {
-	l.last.Store(true)
+	l.hot.last.Store(1)
 	l.Wake()
 }
 
@@ -84,17 +80,17 @@ const latencyWeight = 1.0 / 8
 
 // Observe records a completed request's time to first byte.
 func (l *Live) Observe(ttfb time.Duration, now telemetry.Instant) {
-	l.outcomeAt.Store(int64(now))
+	l.hot.outcomeAt.Store(int64(now))
 	// The bits of 0 stand for "none yet", and a clock may stand still.
 	sample := max(ttfb, time.Nanosecond).Seconds()
 	for {
-		old := l.latency.Load()
+		old := l.hot.latency.Load()
 		next := sample
 		if old != 0 {
 			prev := math.Float64frombits(old)
 			next = prev + latencyWeight*(sample-prev)
 		}
-		if l.latency.CompareAndSwap(old, math.Float64bits(next)) {
+		if l.hot.latency.CompareAndSwap(old, math.Float64bits(next)) {
 			return
 		}
 	}
@@ -103,8 +99,8 @@ func (l *Live) Observe(ttfb time.Duration, now telemetry.Instant) {
 // Latency is the smoothed time to first byte in seconds and when the last
 // sample came; ok is false before the first.
 func (l *Live) Latency() (seconds float64, at telemetry.Instant, ok bool) {
-	bits := l.latency.Load()
-	return math.Float64frombits(bits), telemetry.Instant(l.outcomeAt.Load()), bits != 0
+	bits := l.hot.latency.Load()
+	return math.Float64frombits(bits), telemetry.Instant(l.hot.outcomeAt.Load()), bits != 0
 }
 
 // touchStep is how precisely LastCandidate is kept. Candidates are touched by
@@ -115,13 +111,13 @@ const touchStep = time.Second
 // Touch records that the endpoint was a candidate, to the second. The
 // collector's cadence follows from it.
 func (l *Live) Touch(now telemetry.Instant) {
-	if now.Sub(telemetry.Instant(l.candidateAt.Load())) >= touchStep {
-		l.candidateAt.Store(int64(now))
+	if now.Sub(telemetry.Instant(l.hot.candidateAt.Load())) >= touchStep {
+		l.hot.candidateAt.Store(int64(now))
 	}
 }
 
 // LastCandidate and LastPicked are when the endpoint last was either.
-func (l *Live) LastCandidate() telemetry.Instant { return telemetry.Instant(l.candidateAt.Load()) }
+func (l *Live) LastCandidate() telemetry.Instant { return telemetry.Instant(l.hot.candidateAt.Load()) }
 
 // LastPicked is when a request was last sent here.
 func (l *Live) LastPicked() telemetry.Instant { return telemetry.Instant(l.pickedAt.Load()) }
@@ -160,8 +156,26 @@ func (l *Live) Publish(s *telemetry.Snapshot, mark uint32) {
 		l.published = mark
 	}
 	l.snapshot.Store(s)
-	l.pending.Store(l.sinceEarlier + l.sinceMark)
+	l.hot.takeOver(s, l.sinceEarlier+l.sinceMark, l.servedIn(s))
 	l.scrapeError.Store(nil)
+}
+
+// servedIn is the served set that a snapshot states; nil if it states none.
+// Whatever its age it holds: a served set changes by restart, and then the
+// endpoint's telemetry starts anew.
+func (l *Live) servedIn(s *telemetry.Snapshot) *ServedSet {
+	r := &s.Readings[telemetry.ServedModels]
+	if (r.Recorded != telemetry.Fresh && r.Recorded != telemetry.Stale) || r.Detail == nil {
+		return nil
+	}
+	if now := l.hot.served.Load(); now != nil && slices.Equal(now.names, r.Detail.Names) {
+		return now
+	}
+	names := r.Detail.Names
+	if names == nil {
+		names = []string{}
+	}
+	return l.served.of(names)
 }
 
 // ScrapeFailed records why the last scrape yielded nothing. The snapshot stays
@@ -203,8 +217,8 @@ func (l *Live) take() Unit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sinceMark++
-	l.inFlight.Add(1)
-	l.pending.Store(l.sinceEarlier + l.sinceMark)
+	l.hot.inFlight.Add(1)
+	l.hot.pending.Store(l.sinceEarlier + l.sinceMark)
 	return Unit{live: l, mark: l.mark}
 }
 
@@ -224,8 +238,8 @@ func (u *Unit) Release() {
 	case u.mark >= l.published:
 		l.sinceEarlier--
 	}
-	l.inFlight.Add(-1)
-	l.pending.Store(l.sinceEarlier + l.sinceMark)
+	l.hot.inFlight.Add(-1)
+	l.hot.pending.Store(l.sinceEarlier + l.sinceMark)
 }
 
 // Move hands the unit over to the endpoint that really serves the request. A

@@ -12,9 +12,36 @@ import (
 type Set struct {
 	// Pool is namespace/name.
 	Pool string
-	// Endpoints are in the order that discovery gave.
+	// Endpoints are in the order that discovery gave. An endpoint's index is its
+	// slot.
 	Endpoints []*Endpoint
+	// Hashes, Lives and Closed repeat what decisions read of every endpoint, by
+	// slot and side by side in memory. Closed is true for an endpoint that is
+	// not ready, or terminating.
+	Hashes []uint64
+	Lives  []*Live
+	Closed []bool
+
+	declared  []*ServedSet
 	byAddress map[netip.AddrPort]int
+}
+
+// Served is the known served set of the endpoint in a slot; nil if neither the
+// engine nor discovery has said.
+func (s *Set) Served(slot int) *ServedSet {
+	if said := s.Lives[slot].hot.served.Load(); said != nil {
+		return said
+	}
+	return s.declared[slot]
+}
+
+func (s *Set) add(e *Endpoint) {
+	s.byAddress[e.Address] = len(s.Endpoints)
+	s.Endpoints = append(s.Endpoints, e)
+	s.Hashes = append(s.Hashes, e.Hash)
+	s.Lives = append(s.Lives, e.Live)
+	s.Closed = append(s.Closed, !e.Ready || e.Terminating)
+	s.declared = append(s.declared, e.declared)
 }
 
 // ByAddress finds the slot of the endpoint with this address.
@@ -30,13 +57,14 @@ type Registry struct {
 	mu sync.Mutex
 	// telemetryNone starts new endpoints in normal order.
 	telemetryNone bool
+	served        *servedSets
 	watchers      []func(*Set)
 }
 
 // NewRegistry returns a registry with an empty set. With telemetryNone no
 // endpoint is ever scraped, so all start in normal order.
 func NewRegistry(pool string, telemetryNone bool) *Registry {
-	r := &Registry{telemetryNone: telemetryNone}
+	r := &Registry{telemetryNone: telemetryNone, served: &servedSets{}}
 	r.set.Store(&Set{Pool: pool})
 	return r
 }
@@ -80,14 +108,13 @@ func (r *Registry) Update(pool string, specs []Spec) error {
 			return fmt.Errorf("endpoint %q: address %s is already that of endpoint %q",
 				spec.Name, spec.Address, next.Endpoints[j].Name)
 		}
-		next.byAddress[spec.Address] = i
 		live := (*Live)(nil)
 		if was, ok := byName[spec.Name]; ok && sameIncarnation(&was.Spec, spec) {
 			live = was.Live
 		} else {
-			live = newLive(r.telemetryNone)
+			live = newLive(r.telemetryNone, r.served)
 		}
-		next.Endpoints = append(next.Endpoints, newEndpoint(*spec, live))
+		next.add(newEndpoint(*spec, live))
 	}
 	kept := make(map[*Live]struct{}, len(next.Endpoints))
 	for _, e := range next.Endpoints {

@@ -36,33 +36,48 @@ func skipValue(b []byte, i int) (end int, want string) {
 // skipNested skips the array or object that opens at i, which is not the
 // document's top level.
 func skipNested(b []byte, i int) (end int, want string) {
-	var open nesting
+	var (
+		depth   int    // open levels below the top-level object, at most MaxDepth-1
+		closer  byte   // what closes the innermost of them
+		outside levels // what closes the others
+	)
 	for {
 		// A value begins at i.
-		if i < len(b) && (b[i] == '{' || b[i] == '[') {
-			object := b[i] == '{'
-			if !open.push(object) {
+		switch {
+		case i >= len(b):
+			return i, wantValue
+		case b[i] == '"':
+			if i, want = skipString(b, i+1); want != "" {
+				return i, want
+			}
+			i = skipSpace(b, i)
+		case b[i] == '{':
+			if depth == MaxDepth-1 {
 				return i, wantShallower
 			}
-			i = skipSpace(b, i+1)
-			switch {
-			case i < len(b) && b[i] == closing(object):
-				// Empty: closed below, as after a last member.
-			case object:
-				if i, want = skipName(b, i); want != "" {
-					return i, want
-				}
-				continue
-			default:
-				continue
+			outside.set(depth, closer == '}')
+			depth++
+			closer = '}'
+			if i = skipSpace(b, i+1); i < len(b) && b[i] == '}' {
+				break
 			}
-		} else {
-			if i < len(b) && b[i] == '"' {
-				i, want = skipString(b, i+1)
-			} else {
-				i, want = skipScalar(b, i)
+			if i, want = skipName(b, i); want != "" {
+				return i, want
 			}
-			if want != "" {
+			continue
+		case b[i] == '[':
+			if depth == MaxDepth-1 {
+				return i, wantShallower
+			}
+			outside.set(depth, closer == '}')
+			depth++
+			closer = ']'
+			if i = skipSpace(b, i+1); i < len(b) && b[i] == ']' {
+				break
+			}
+			continue
+		default:
+			if i, want = skipScalar(b, i); want != "" {
 				return i, want
 			}
 			i = skipSpace(b, i)
@@ -70,21 +85,23 @@ func skipNested(b []byte, i int) (end int, want string) {
 
 		// A value has ended: close all that ends with it, or go on to the next
 		// one at the same level.
-		for i < len(b) && b[i] == closing(open.object) {
+		for i < len(b) && b[i] == closer {
 			i++
-			if open.pop(); open.depth == 0 {
+			depth--
+			if depth == 0 {
 				return i, ""
 			}
+			closer = outside.closer(depth)
 			i = skipSpace(b, i)
 		}
-		if i == len(b) || b[i] != ',' {
-			if open.object {
+		if i >= len(b) || b[i] != ',' {
+			if closer == '}' {
 				return i, wantObjectNext
 			}
 			return i, wantArrayNext
 		}
 		i = skipSpace(b, i+1)
-		if open.object {
+		if closer == '}' {
 			if i, want = skipName(b, i); want != "" {
 				return i, want
 			}
@@ -92,38 +109,21 @@ func skipNested(b []byte, i int) (end int, want string) {
 	}
 }
 
-// nesting remembers, one bit per level, which of the open levels below the
-// top-level object are objects.
-type nesting struct {
-	depth   int  // open levels, at most MaxDepth-1
-	object  bool // the innermost open level is an object
-	objects [(MaxDepth + 63) / 64]uint64
-}
+// levels holds one bit for each level of nesting: whether it is an object.
+type levels [(MaxDepth + 63) / 64]uint64
 
-// push opens a level; false if there are too many.
-func (n *nesting) push(object bool) bool {
-	if n.depth >= MaxDepth-1 {
-		return false
-	}
-	n.depth++
-	n.object = object
-	bit := uint64(1) << (n.depth % 64)
+func (l *levels) set(depth int, object bool) {
+	bit := uint64(1) << (uint(depth) % 64)
 	if object {
-		n.objects[n.depth/64] |= bit
+		l[uint(depth)/64] |= bit
 	} else {
-		n.objects[n.depth/64] &^= bit
+		l[uint(depth)/64] &^= bit
 	}
-	return true
 }
 
-// pop closes the innermost level.
-func (n *nesting) pop() {
-	n.depth--
-	n.object = n.objects[n.depth/64]>>(n.depth%64)&1 != 0
-}
-
-func closing(object bool) byte {
-	if object {
+// closer returns the byte that closes a level.
+func (l *levels) closer(depth int) byte {
+	if l[uint(depth)/64]>>(uint(depth)%64)&1 != 0 {
 		return '}'
 	}
 	return ']'

@@ -93,8 +93,9 @@ func Screen(set *pool.Set, req Request, now telemetry.Instant, res *Result) {
 	res.Fate = append(res.Fate[:0], make([]Class, n)...)
 	res.kept = append(res.kept[:0], make([]uint64, (n+63)/64)...)
 
-	for slot, e := range set.Endpoints {
-		class := judge(e, req, now)
+	j := judge{set: set, req: req, now: now}
+	for slot := range n {
+		class := j.class(slot)
 		res.Fate[slot] = class
 		res.Removed[class]++
 		if class == Kept {
@@ -108,17 +109,39 @@ func Screen(set *pool.Set, req Request, now telemetry.Instant, res *Result) {
 	res.Removed[Kept] = 0
 }
 
-// judge returns the first class that excludes the endpoint.
-func judge(e *pool.Endpoint, req Request, now telemetry.Instant) Class {
+// judge asks the stages about one endpoint after another.
+type judge struct {
+	set *pool.Set
+	req Request
+	now telemetry.Instant
+	// asked is the served set that was asked last, and serves its answer: most
+	// endpoints of a pool share one set.
+	asked  *pool.ServedSet
+	serves bool
+}
+
+// class returns the first class that excludes the endpoint.
+func (j *judge) class(slot int) Class {
 	switch {
-	case req.Subset != nil && !req.Subset.Contains(e.Address):
+	case j.req.Subset != nil && !j.req.Subset.Contains(j.set.Endpoints[slot].Address):
 		return BySubset
-	case req.Model != "" && e.Serving(req.Model) == pool.ServesOthers:
+	case j.req.Model != "" && !j.mayServe(j.set.Served(slot)):
 		return ByServedModel
-	case !e.Ready, e.Terminating, e.Asleep(now), e.DeclaredUnhealthy(now):
+	case j.set.Closed[slot] || j.set.Lives[slot].Excluded(j.now):
 		return ByHealth
 	}
 	return Kept
+}
+
+// mayServe is true for a set that has the model, and for an unknown one.
+func (j *judge) mayServe(served *pool.ServedSet) bool {
+	if served == nil {
+		return true
+	}
+	if served != j.asked {
+		j.asked, j.serves = served, served.Has(j.req.Model)
+	}
+	return j.serves
 }
 
 // cause is the first stage that left nobody. Each endpoint is counted under the

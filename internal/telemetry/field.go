@@ -44,6 +44,13 @@ const (
 	NumFields
 )
 
+// LoadFields are the fields that say how busy a replica is. Their freshness
+// decides the rung of a decision.
+var LoadFields = [...]Field{QueueDepth, ActiveRequests, KVCacheUtilization}
+
+// NumLoadFields is the number of load fields.
+const NumLoadFields = len(LoadFields)
+
 // Kind is the shape of a field's value.
 type Kind uint8
 
