@@ -293,7 +293,7 @@ func connectionReason(err error) string {
 		return "refused"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "reset"
-	case errors.As(err, &certificate), errors.As(err, &record):
+	case errors.As(err, &certificate), errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return "tls"
 	case errors.As(err, &op):
 		return "unreachable"

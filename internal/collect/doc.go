@@ -13,7 +13,7 @@
 //	idle  otherwise
 //
 // A wake (the first pick on an idle endpoint, or a refused request) scrapes at
-// once. A scrape that takes long is followed by a pause as long as itself. A
+// once, unless the last scrape is not a hot interval ago. A page that takes long is followed by a pause as long as itself. A
 // reading expires at observedAt + max(profile TTL, 3 x interval + timeout),
 // with the interval to the next scrape, so that idle endpoints do not look
 // stale when a burst comes, and becoming hot never shortens a reading's life.

@@ -2,6 +2,7 @@ package collect
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -161,6 +162,8 @@ func (f *fleet) mustScrape(want string) {
 type fakeEngine struct {
 	*httptest.Server
 	handler atomic.Pointer[http.HandlerFunc]
+	// closed hears of connections that were closed.
+	closed chan struct{}
 
 	mu       sync.Mutex
 	requests []string
@@ -168,11 +171,11 @@ type fakeEngine struct {
 	most     int
 }
 
-func newFakeEngine(t *testing.T, handler http.HandlerFunc) *fakeEngine {
+func newFakeEngine(t testing.TB, handler http.HandlerFunc) *fakeEngine {
 	t.Helper()
-	e := &fakeEngine{}
+	e := &fakeEngine{closed: make(chan struct{}, 10000)}
 	e.serve(handler)
-	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	e.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.mu.Lock()
 		e.requests = append(e.requests, r.URL.Path)
 		e.running++
@@ -185,6 +188,12 @@ func newFakeEngine(t *testing.T, handler http.HandlerFunc) *fakeEngine {
 		}()
 		(*e.handler.Load())(w, r)
 	}))
+	e.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			e.closed <- struct{}{}
+		}
+	}
+	e.Start()
 	t.Cleanup(e.Close)
 	return e
 }

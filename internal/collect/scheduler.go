@@ -42,6 +42,8 @@ type target struct {
 	running bool
 	cancel  context.CancelFunc
 	gone    bool
+	// again: woken while running, perhaps after the interval was chosen.
+	again bool
 
 	scrapes            uint64
 	lastStart, lastEnd telemetry.Instant
@@ -194,13 +196,21 @@ func (s *scheduler) remove(t *target) {
 		t.cancel()
 		return
 	}
-	s.client.forget(t.memory.host)
+	s.forget(t)
+}
+
+func (s *scheduler) forget(t *target) {
+	s.client.forget(t.memory.metrics)
+	s.client.forget(t.memory.serving)
 }
 
 // wake makes a target due now, but not before the hot cadence allows it: wakes
 // come as often as requests do.
 func (s *scheduler) wake(t *target) {
-	if t.gone || t.running || t.index < 0 {
+	if t.running {
+		t.again = true
+	}
+	if t.gone || t.index < 0 {
 		return
 	}
 	again := t.lastStart.Add(s.opts.Hot)
@@ -266,7 +276,7 @@ func (s *scheduler) finish(r result) {
 		s.slowRunning--
 	}
 	if t.gone {
-		s.client.forget(t.memory.host)
+		s.forget(t)
 		return
 	}
 	s.log(t, r.report)
@@ -275,6 +285,9 @@ func (s *scheduler) finish(r result) {
 	t.scrapes++
 	if r.reason == "" {
 		t.failures, t.wasSlow = 0, false
+		if t.again {
+			r.interval = min(r.interval, s.opts.Hot)
+		}
 		interval := jitter(r.interval, t.endpoint.Hash, t.scrapes)
 		t.at = max(r.started.Add(interval), now.Add(r.took))
 	} else {
@@ -284,6 +297,7 @@ func (s *scheduler) finish(r result) {
 		pause := s.opts.pause(t.endpoint.Live, t.failures, t.reached, now)
 		t.at = now.Add(jitter(pause, t.endpoint.Hash, t.scrapes))
 	}
+	t.again = false
 	heap.Push(&s.due, t)
 }
 

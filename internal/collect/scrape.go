@@ -30,8 +30,8 @@ type memory struct {
 	profile *engine.Profile
 	// probe counts the pages tried in vain.
 	probe int
-	// host is the ip:port of the pages.
-	host string
+	// metrics and serving are the ip:port of the metrics page and of the rest.
+	metrics, serving string
 	// moved is where the metrics page was found, after a redirection.
 	moved string
 	// slow are when the slow pages are due, in the profile's order.
@@ -122,7 +122,7 @@ func (w *worker) attempt(j job, m *memory, r *report) {
 	profile, page := w.page(j.endpoint, m)
 	mark := j.endpoint.BeginScrape()
 	at := w.opts.Clock()
-	a := w.get(j, m, question{accept: page.Accept, path: page.Path})
+	a := w.get(j, question{host: m.metrics, accept: page.Accept, path: page.Path})
 	r.reached = a.status != 0
 	if a.reason != "" {
 		r.reason, r.cause = a.reason, a.cause
@@ -189,7 +189,7 @@ func publish(j job, s *telemetry.Snapshot, mark uint32) bool {
 // prepare starts anew where discovery has changed what it declares.
 func (w *worker) prepare(e *pool.Endpoint, m *memory) {
 	declared := declaration{e.Spec.Engine, e.Metrics}
-	if m.host != "" && m.declared == declared {
+	if m.metrics != "" && m.declared == declared {
 		return
 	}
 	port := e.Address.Port()
@@ -198,7 +198,8 @@ func (w *worker) prepare(e *pool.Endpoint, m *memory) {
 	}
 	*m = memory{
 		declared: declared,
-		host:     netip.AddrPortFrom(e.Address.Addr(), port).String(),
+		metrics:  netip.AddrPortFrom(e.Address.Addr(), port).String(),
+		serving:  e.Address.String(),
 	}
 	if e.Spec.Engine != "" && w.opts.Profiles != nil {
 		m.profile = w.opts.Profiles.Profile(e.Spec.Engine)
@@ -227,9 +228,11 @@ func (w *worker) page(e *pool.Endpoint, m *memory) (*engine.Profile, engine.Page
 }
 
 // get asks the endpoint and notes what that shows of it.
-func (w *worker) get(j job, m *memory, q question) answer {
-	q.scheme, q.host = "http", m.host
-	if j.endpoint.Metrics.Scheme != "" {
+func (w *worker) get(j job, q question) answer {
+	q.scheme = "http"
+	// A declared scheme is that of the metrics port, whether or not it serves
+	// the other pages too.
+	if m := &j.target.memory; j.endpoint.Metrics.Scheme != "" && q.host == m.metrics {
 		q.scheme = j.endpoint.Metrics.Scheme
 	}
 	a := w.client.get(j.ctx, q, w.opts.Timeout, w.opts.MaxPage, w.buf)
@@ -307,7 +310,7 @@ func (w *worker) slowPages(j job, m *memory, s *telemetry.Snapshot, mark uint32)
 			continue
 		}
 		m.slow[i] = at.Add(page.Every / slowRetry)
-		a := w.get(j, m, question{accept: page.Accept, path: page.Path})
+		a := w.get(j, question{host: m.serving, accept: page.Accept, path: page.Path})
 		if a.reason != "" {
 			w.opts.Logger.Debug("slow page fails", zap.String("endpoint", j.endpoint.Name), zap.String("path", page.Path), zap.String("reason", a.reason))
 			if a.reason == "timeout" {

@@ -92,7 +92,7 @@ func (p *Profile) recognises(page []byte) bool {
 		return false
 	}
 	for line := range bytes.Lines(page) {
-		if p.owns(familyName(bytes.TrimLeft(line, " \t"))) {
+		if p.owns(subject(bytes.TrimLeft(line, " \t"))) {
 			return true
 		}
 	}
@@ -108,33 +108,45 @@ func notText(page []byte) bool {
 	return c == '{' || c == '[' || c == '<' || c < ' ' || c > '~'
 }
 
-// familyName is the name that a sample, HELP or TYPE line begins with, nil for
-// other lines.
-func familyName(line []byte) []byte {
-	if len(line) > 0 && line[0] == '#' {
-		rest := bytes.TrimLeft(line[1:], " \t")
-		rest, ok := bytes.CutPrefix(rest, []byte("TYPE"))
-		if !ok {
-			if rest, ok = bytes.CutPrefix(rest, []byte("HELP")); !ok {
-				return nil
-			}
-		}
-		if len(rest) == 0 || rest[0] != ' ' && rest[0] != '\t' {
-			return nil
-		}
-		line = bytes.TrimLeft(rest, " \t")
+// subject is where the family's name begins: at the beginning of a sample line,
+// after the keyword of HELP and TYPE. It is nil for other comments.
+func subject(line []byte) []byte {
+	if len(line) == 0 || line[0] != '#' {
+		return line
 	}
-	for i, c := range line {
-		if c <= ' ' || c == '{' {
-			return line[:i]
-		}
+	rest := bytes.TrimLeft(line[1:], " \t")
+	if !bytes.HasPrefix(rest, []byte("TYPE")) && !bytes.HasPrefix(rest, []byte("HELP")) {
+		return nil
 	}
-	return line
+	if rest = rest[len("TYPE"):]; len(rest) == 0 || rest[0] != ' ' && rest[0] != '\t' {
+		return nil
+	}
+	return bytes.TrimLeft(rest, " \t")
 }
 
-func (p *Profile) owns(name []byte) bool {
+// endsName reports that c cannot be part of a family's name.
+func endsName(c byte) bool { return c <= ' ' || c == '{' }
+
+// named finds the family that a line is about among those that the rules read.
+// Looking only where a name of a known length would end is several times
+// cheaper than finding the end of each name.
+func (p *Profile) named(subject []byte) (family int, ok bool) {
+	for i := range p.lengths {
+		n := p.lengths[i]
+		if len(subject) < n || len(subject) > n && !endsName(subject[n]) {
+			continue
+		}
+		if family, ok = p.families[string(subject[:n])]; ok {
+			return family, true
+		}
+	}
+	return 0, false
+}
+
+// owns reports that a line is about a family of the engine.
+func (p *Profile) owns(subject []byte) bool {
 	for _, prefix := range p.prefixes {
-		if len(name) > len(prefix) && string(name[:len(prefix)]) == prefix {
+		if n := len(prefix); len(subject) > n && string(subject[:n]) == prefix && !endsName(subject[n]) {
 			return true
 		}
 	}
@@ -162,9 +174,9 @@ func (p *Profile) scan(page []byte, sc *scratch) error {
 		for len(line) > 0 && (line[0] == ' ' || line[0] == '\t') {
 			line = line[1:]
 		}
-		name := familyName(line)
-		owned = owned || p.owns(name)
-		family, named := p.families[string(name)]
+		about := subject(line)
+		owned = owned || p.owns(about)
+		family, named := p.named(about)
 		if !named {
 			continue
 		}

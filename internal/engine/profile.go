@@ -28,6 +28,8 @@ type Profile struct {
 	// families numbers the names that the rules read, in both spellings.
 	families map[string]int
 	names    []string
+	// lengths are those of the keys of families, each once.
+	lengths []int
 	// blank is a snapshot of an engine that has said nothing yet.
 	blank   telemetry.Snapshot
 	ttl     [telemetry.NumFields]time.Duration
@@ -319,8 +321,9 @@ func (p *Profile) family(name string) int {
 	i := len(p.names)
 	p.names = append(p.names, name)
 	p.families[name] = i
-	if flat := flatten(name); flat != name {
-		p.families[flat] = i
+	p.families[flatten(name)] = i
+	if !slices.Contains(p.lengths, len(name)) {
+		p.lengths = append(p.lengths, len(name))
 	}
 	return i
 }

@@ -105,3 +105,25 @@ func TestEqualServedSetsAreOneValue(t *testing.T) {
 		t.Error("the set that the engine stated is not the equal declared one")
 	}
 }
+
+func TestAdaptersCountAsServedNames(t *testing.T) {
+	names := func(names ...string) telemetry.Reading {
+		return telemetry.Reading{Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Names: names}}
+	}
+	e := newEndpoint(Spec{ServedModels: []string{"declared"}}, newLive(false, &servedSets{}))
+	s := &telemetry.Snapshot{}
+	s.Readings[telemetry.AdaptersLoaded] = names("sql-lora")
+	e.Publish(s, e.BeginScrape())
+	if e.Serving("sql-lora") != ServesOthers || e.Serving("declared") != Serves {
+		t.Error("adapters alone are not a served set: the declared one holds")
+	}
+	s = &telemetry.Snapshot{}
+	s.Readings[telemetry.ServedModels] = names("base")
+	s.Readings[telemetry.AdaptersLoaded] = names("sql-lora")
+	e.Publish(s, e.BeginScrape())
+	for model, want := range map[string]Serving{"base": Serves, "sql-lora": Serves, "declared": ServesOthers} {
+		if got := e.Serving(model); got != want {
+			t.Errorf("Serving(%q) = %v, want %v", model, got, want)
+		}
+	}
+}

@@ -160,22 +160,33 @@ func (l *Live) Publish(s *telemetry.Snapshot, mark uint32) {
 	l.scrapeError.Store(nil)
 }
 
-// servedIn is the served set that a snapshot states; nil if it states none.
-// Whatever its age it holds: a served set changes by restart, and then the
-// endpoint's telemetry starts anew.
+// servedIn is the served set that a snapshot states, adapters among it; nil if
+// it states none. Whatever its age it holds: a served set changes by restart,
+// and then the endpoint's telemetry starts anew.
 func (l *Live) servedIn(s *telemetry.Snapshot) *ServedSet {
-	r := &s.Readings[telemetry.ServedModels]
-	if (r.Recorded != telemetry.Fresh && r.Recorded != telemetry.Stale) || r.Detail == nil {
+	models, known := namesIn(s, telemetry.ServedModels)
+	if !known {
 		return nil
 	}
-	if now := l.hot.served.Load(); now != nil && slices.Equal(now.names, r.Detail.Names) {
+	names := models
+	if adapters, _ := namesIn(s, telemetry.AdaptersLoaded); len(adapters) > 0 {
+		names = slices.Concat(models, adapters)
+	}
+	if now := l.hot.served.Load(); now != nil && slices.Equal(now.names, names) {
 		return now
 	}
-	names := r.Detail.Names
 	if names == nil {
 		names = []string{}
 	}
 	return l.served.of(names)
+}
+
+func namesIn(s *telemetry.Snapshot, f telemetry.Field) (names []string, known bool) {
+	r := &s.Readings[f]
+	if (r.Recorded != telemetry.Fresh && r.Recorded != telemetry.Stale) || r.Detail == nil {
+		return nil, false
+	}
+	return r.Detail.Names, true
 }
 
 // ScrapeFailed records why the last scrape yielded nothing. The snapshot stays
