@@ -16,7 +16,7 @@
 //	                impossible value (NaN, infinite, negative, a ratio above 1)
 //	                are missing, never zero
 //
-// Missing rows are then treated as placement treats them: imputed as the upper
-// median of the known ones where half of the endpoints are known, otherwise
-// nothing is said of any endpoint and all score 0, which changes no order.
+// Missing rows are then treated as placement treats them: imputed as the median
+// of the known ones where half of the endpoints are known, otherwise nothing is
+// said of any endpoint and all score 0, which changes no order.
 package evidence

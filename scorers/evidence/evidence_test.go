@@ -59,8 +59,8 @@ func TestMissingValuesAreImputedWhereHalfOfTheEndpointsAreKnown(t *testing.T) {
 	}{
 		{"all known", []scheduling.Endpoint{endpoint(0.25, scraped, nil), endpoint(0.5, scraped, nil)}, []float64{0.25, 0.5}},
 		{"a zero UpdateTime is missing, whatever the value", []scheduling.Endpoint{
-			endpoint(0, never, nil), endpoint(0.25, scraped, nil), endpoint(0.75, scraped, nil),
-		}, []float64{0.75, 0.25, 0.75}},
+			endpoint(0, never, nil), endpoint(0.25, scraped, nil), endpoint(0.5, scraped, nil), endpoint(0.75, scraped, nil),
+		}, []float64{0.5, 0.25, 0.5, 0.75}},
 		{"a ratio above 1 is missing", []scheduling.Endpoint{
 			endpoint(42.5, scraped, nil), endpoint(0.25, scraped, nil), endpoint(0.5, scraped, nil), endpoint(0.75, scraped, nil),
 		}, []float64{0.5, 0.25, 0.5, 0.75}},
