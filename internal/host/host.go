@@ -68,7 +68,10 @@ type Host struct {
 
 	extprocL, healthL, metricsL, adminL net.Listener
 
-	// mu orders reloads; feeds and scraping are what a reload may restart.
+	// maxBody is limits.body at the start, which the gRPC server's limit follows.
+	maxBody int64
+
+	// mu orders reloads; feed and scraping are what a reload may restart.
 	mu       sync.Mutex
 	feed     *task
 	scraping *task
@@ -107,6 +110,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	h := &Host{
 		opts:     opts,
 		profiles: profiles,
+		maxBody:  p.Limits.Body,
 		pools:    pool.NewRegistry("", p.Telemetry.Mode == v1alpha1.TelemetryNone),
 	}
 	h.metrics = newMetrics(h.pools, opts.Clock)
@@ -179,8 +183,8 @@ func (h *Host) closeListeners() {
 	}
 }
 
-// maxMessage bounds one gRPC message: a gateway that buffers sends the whole
-// body in one, and the headers of other messages need some room.
+// maxMessageOverhead is the room in one gRPC message beside a body: a gateway
+// that buffers sends the whole body in one message, with attributes.
 const maxMessageOverhead = 1 << 20
 
 // maxStreams is the number of requests in flight per gateway connection; one
@@ -199,7 +203,7 @@ func (h *Host) serve(p *policy.Policy) {
 		Refused: func(r *extproc.Refusal) { h.metrics.refused(r.Reason) },
 	})
 	h.grpc = grpc.NewServer(
-		grpc.MaxRecvMsgSize(int(p.Limits.Body)+maxMessageOverhead),
+		grpc.MaxRecvMsgSize(int(h.maxBody)+maxMessageOverhead),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)

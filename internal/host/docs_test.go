@@ -1,0 +1,58 @@
+package host
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+func TestEveryMetricIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMetrics(pool.NewRegistry("p", false), func() telemetry.Instant { return 1 })
+	// Vectors without a series are not gathered: give each one.
+	m.decided(0, 0)
+	m.refused("internal")
+	m.screened.WithLabelValues("health").Inc()
+	m.finished(confirmed, "complete")
+	m.scraped("vllm", "ok", 0)
+	m.reloads.WithLabelValues("ok").Inc()
+	m.ledgerRecords.WithLabelValues("written").Inc()
+	m.policyInForce("sha256:0")
+	m.untrustedHeader("x-berth-intent")
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	registered := 0
+	for _, f := range families {
+		name := f.GetName()
+		if !strings.HasPrefix(name, "berth_") {
+			continue
+		}
+		registered++
+		if !strings.Contains(string(doc), "| `"+name+"` |") {
+			t.Errorf("docs/metrics.md lacks %s", name)
+		}
+	}
+	if documented := strings.Count(string(doc), "\n| `berth_"); documented != registered {
+		t.Errorf("docs/metrics.md has %d metrics, the picker registers %d", documented, registered)
+	}
+}
+
+func TestEveryScreeningRefusalIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/refusals.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range screenRefusals {
+		if !strings.Contains(string(doc), "| `"+r.Reason+"` |") {
+			t.Errorf("docs/refusals.md lacks %s", r.Reason)
+		}
+	}
+}
