@@ -115,7 +115,7 @@ func (c *Collector) Run(ctx context.Context, registry *pool.Registry) {
 			}
 		})
 	}
-	registry.Watch(s.inbox.replace)
+	defer registry.Watch(s.inbox.replace)()
 	s.run(ctx)
 	cancel()
 	close(s.jobs)

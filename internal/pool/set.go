@@ -3,6 +3,7 @@ package pool
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -58,7 +59,7 @@ type Registry struct {
 	// telemetryNone starts new endpoints in normal order.
 	telemetryNone bool
 	served        *servedSets
-	watchers      []func(*Set)
+	watchers      []*func(*Set)
 }
 
 // NewRegistry returns a registry with an empty set. With telemetryNone no
@@ -73,12 +74,19 @@ func NewRegistry(pool string, telemetryNone bool) *Registry {
 func (r *Registry) Set() *Set { return r.set.Load() }
 
 // Watch calls f with the newest set now and after each change, one call at a
-// time and in order. f must not call back into the Registry's Update or Watch.
-func (r *Registry) Watch(f func(*Set)) {
+// time and in order, until stop is called. f must not call back into the
+// Registry's Update or Watch, and stop must not be called from f.
+func (r *Registry) Watch(f func(*Set)) (stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.watchers = append(r.watchers, f)
+	w := &f
+	r.watchers = append(r.watchers, w)
 	f(r.set.Load())
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.watchers = slices.DeleteFunc(r.watchers, func(other *func(*Set)) bool { return other == w })
+	}
 }
 
 // Update replaces the set. Endpoints that stay keep what is known of them;
@@ -126,8 +134,8 @@ func (r *Registry) Update(pool string, specs []Spec) error {
 			close(e.Live.gone)
 		}
 	}
-	for _, f := range r.watchers {
-		f(next)
+	for _, w := range r.watchers {
+		(*w)(next)
 	}
 	return nil
 }

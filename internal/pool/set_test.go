@@ -323,3 +323,17 @@ func TestConcurrentUpdatesReachWatchersOneAtATime(t *testing.T) {
 		t.Errorf("watcher heard of %d sets, want %d; the last is the newest: %v", sets, updates+1, last == r.Set())
 	}
 }
+
+func TestAWatcherHearsNothingAfterItHasStopped(t *testing.T) {
+	r := NewRegistry("p", false)
+	var first, second int
+	stop := r.Watch(func(*Set) { first++ })
+	r.Watch(func(*Set) { second++ })
+	stop()
+	if err := r.Update("p", nil); err != nil {
+		t.Fatal(err)
+	}
+	if first != 1 || second != 2 {
+		t.Errorf("heard %d and %d times, want 1 and 2", first, second)
+	}
+}
