@@ -26,7 +26,7 @@ help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## build bin/berth-epp and bin/berthctl
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth-epp ./cmd/berthctl
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth-epp ./cmd/berthctl
 
 demo: build ## run the local fleet behind a real Envoy
 	bin/berthctl demo
@@ -45,7 +45,7 @@ lint: ## check formatting, and everything that .golangci.yml enables
 	if [ ! -x "$$lint" ]; then \
 		echo "building golangci-lint $$version, once"; \
 		mkdir -p "$(TOOLS)"; \
-		(cd hack/tools && $(GO) build -trimpath -ldflags '-s -w' -o "$$lint.$$$$" $(LINT_PACKAGE)); \
+		(cd hack/tools && $(GO) build -ldflags '-s -w' -o "$$lint.$$$$" $(LINT_PACKAGE)); \
 		mv "$$lint.$$$$" "$$lint"; \
 	fi; \
 	"$$lint" run ./...

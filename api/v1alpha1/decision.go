@@ -150,10 +150,13 @@ type Outcome struct {
 	EndedAt time.Time `json:"endedAt"`
 	// Status is the HTTP status of the response; 0 if none began.
 	Status int `json:"status,omitempty"`
-	// Cause is complete, client_disconnect, upstream_error, gateway_timeout,
-	// aborted (in mid-response, by client or replica), served_outside, shutdown
-	// or internal.
+	// Cause is complete, client_disconnect, upstream_error, engine_abort,
+	// gateway_timeout, aborted (in mid-response, by client or replica),
+	// served_outside, shutdown or internal. An error event inside a response with
+	// status 200 is an upstream_error.
 	Cause string `json:"cause"`
+	// ErrorCode is the code of an error inside the response; absent without one.
+	ErrorCode int `json:"errorCode,omitempty"`
 	// Details is the gateway's own word for a response that it made itself.
 	Details string `json:"details,omitempty"`
 	// TTFT is the time from the end of the request to the first byte of the
@@ -162,6 +165,11 @@ type Outcome struct {
 	Duration      float64  `json:"duration"`
 	RequestBytes  int64    `json:"requestBytes"`
 	ResponseBytes *int64   `json:"responseBytes,omitempty"`
+	// InputTokens, OutputTokens and CachedTokens are what the response stated as
+	// usage; absent where it stated none or was not read.
+	InputTokens  *int64 `json:"inputTokens,omitempty"`
+	OutputTokens *int64 `json:"outputTokens,omitempty"`
+	CachedTokens *int64 `json:"cachedTokens,omitempty"`
 }
 
 // Versions say by what the decision was made.

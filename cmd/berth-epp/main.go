@@ -53,9 +53,14 @@ func command() *cobra.Command {
 			"that each request goes to. It writes one line of JSON per ended request to standard output and\n" +
 			"its own log to standard error.",
 		Version:       version.String(),
-		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("%q: unexpected argument", args[0])}
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if opts.ConfigFile == "" {
 				return usageError{errors.New("--config: missing; it names the configuration file")}

@@ -70,6 +70,7 @@ func command() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.PersistentFlags().StringVarP(&out.format, "output", "o", "table", "`FORMAT` of the output: table, json or yaml")
 	cmd.AddCommand(
+		demoCommand(),
 		explainCommand(out),
 		gatewayCommand(out),
 		lintCommand(out),

@@ -192,12 +192,17 @@ func describeEvidence(r v1alpha1.FieldEvidence) string {
 
 func explainPick(p *printer, d *v1alpha1.Decision) {
 	placed := placedCandidates(d)
-	if len(placed) < 2 {
+	if d.Screened == 1 {
 		p.line("%s was the only replica left.", d.Pick)
 		return
 	}
-	best, next := placed[0], placed[1]
+	var best, next v1alpha1.Candidate
+	if len(placed) > 1 {
+		best, next = placed[0], placed[1]
+	}
 	switch {
+	case len(placed) < 2:
+		p.line("%s was picked.", d.Pick)
 	case best.Last != next.Last:
 		p.line("%s was picked: all others were ordered last.", d.Pick)
 	case best.Total == next.Total:
@@ -258,6 +263,9 @@ func explainEnd(p *printer, d *v1alpha1.Decision) {
 		return
 	}
 	text := "It ended: " + o.Cause
+	if o.ErrorCode != 0 {
+		text += fmt.Sprintf(" (error %d inside the response)", o.ErrorCode)
+	}
 	if o.Status != 0 {
 		text += fmt.Sprintf(", status %d", o.Status)
 	}
@@ -270,6 +278,12 @@ func explainEnd(p *printer, d *v1alpha1.Decision) {
 	text += fmt.Sprintf(", %s in all", seconds(o.Duration))
 	if o.ResponseBytes != nil {
 		text += fmt.Sprintf(", %d bytes", *o.ResponseBytes)
+	}
+	if o.InputTokens != nil && o.OutputTokens != nil {
+		text += fmt.Sprintf(", %d tokens in and %d out", *o.InputTokens, *o.OutputTokens)
+	}
+	if o.CachedTokens != nil {
+		text += fmt.Sprintf(", %d from the prefix cache", *o.CachedTokens)
 	}
 	p.line("%s.", text)
 }

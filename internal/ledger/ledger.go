@@ -8,7 +8,6 @@
 package ledger
 
 import (
-	"encoding/json"
 	"io"
 	"sync"
 
@@ -140,9 +139,13 @@ func (l *Ledger) Newest(n int) []*v1alpha1.Decision {
 
 func (l *Ledger) write(w io.Writer) {
 	defer close(l.flushed)
-	enc := json.NewEncoder(w)
+	var line []byte
 	for d := range l.queue {
-		if err := enc.Encode(d); err != nil {
+		var err error
+		if line, err = appendDecision(line[:0], d); err == nil {
+			_, err = w.Write(append(line, '\n'))
+		}
+		if err != nil {
 			l.count("failed")
 			continue
 		}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/berth-dev/berth/internal/policy"
+)
+
+// execute runs berth-epp in this process.
+func execute(ctx context.Context, args ...string) (string, error) {
+	cmd := command()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+func TestWrongCommandLinesAreUsageErrors(t *testing.T) {
+	tests := []struct {
+		args []string
+		want string
+	}{
+		{nil, "--config: missing"},
+		{[]string{"--config", ""}, "--config: missing"},
+		{[]string{"--config", "berth.yaml", "--log-level", "loud"}, `--log-level: "loud": must be debug, info, warn or error`},
+		{[]string{"--config"}, "--config"},
+		{[]string{"--verbose"}, "--verbose"},
+		{[]string{"berth.yaml"}, "berth.yaml"},
+	}
+	for _, tt := range tests {
+		_, err := execute(t.Context(), tt.args...)
+		var usage usageError
+		if !errors.As(err, &usage) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: %v (usage error: %t), want %q", tt.args, err, errors.As(err, &usage), tt.want)
+		}
+	}
+}
+
+func TestVersionAndHelpAreNoErrors(t *testing.T) {
+	if out, err := execute(t.Context(), "--version"); err != nil || !strings.Contains(out, runtime.Version()) {
+		t.Errorf("--version: %v, %q", err, out)
+	}
+	out, err := execute(t.Context(), "--help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range []string{
+		"--config FILE", "--log-level LEVEL", "--extproc-address", ":9002", "--health-address", ":9003",
+		"--metrics-address", ":9090", "--admin-address", "127.0.0.1:9091",
+	} {
+		if !strings.Contains(out, flag) {
+			t.Errorf("help does not name %s", flag)
+		}
+	}
+}
+
+func TestAConfigurationThatDoesNotLoadNamesTheField(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berth.yaml")
+	_, err := execute(t.Context(), "--config", path)
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
+		t.Errorf("no such file: %v", err)
+	}
+	text := "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- {type: magic}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = execute(t.Context(), "--config", path)
+	var refused *policy.Error
+	if !errors.As(err, &refused) || refused.Line != 4 || !strings.Contains(err.Error(), "magic") {
+		t.Errorf("an unknown plugin: %v", err)
+	}
+}
+
+// Two profiles with nothing to choose between them, and other configurations
+// that would start and fail every request, do not start.
+func TestConfigurationsThatWouldFailEveryRequestDoNotStart(t *testing.T) {
+	const head = "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n" +
+		"- {type: queue-depth}\n- {type: berth-picker}\n- {name: second, type: berth-picker}\n"
+	const profile = "- name: %s\n  plugins: [{pluginRef: queue-depth, weight: 1}, {pluginRef: berth-picker}]\n"
+	const pool = "---\napiVersion: berth.dev/v1alpha1\nkind: StaticPool\nmetadata: {namespace: l, name: p}\n" +
+		"endpoints: [{name: r1, address: 127.0.0.1, port: 19101}]\n"
+	for name, profiles := range map[string]string{
+		"two profiles":                 "schedulingProfiles:\n" + fmt.Sprintf(profile, "a") + fmt.Sprintf(profile, "b"),
+		"two pickers":                  "schedulingProfiles:\n- name: a\n  plugins: [{pluginRef: queue-depth, weight: 1}, {pluginRef: berth-picker}, {pluginRef: second}]\n",
+		"a plugin that does not exist": "schedulingProfiles:\n- name: a\n  plugins: [{pluginRef: nobody, weight: 1}, {pluginRef: berth-picker}]\n",
+	} {
+		path := filepath.Join(t.TempDir(), "berth.yaml")
+		if err := os.WriteFile(path, []byte(head+profiles+pool), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := execute(t.Context(), "--config", path, "--extproc-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0",
+			"--metrics-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0")
+		var refused *policy.Error
+		if !errors.As(err, &refused) || !strings.HasPrefix(refused.Field, "schedulingProfiles") {
+			t.Errorf("%s: %v, want an error that names a field of schedulingProfiles", name, err)
+		}
+	}
+}
+
+func TestAnInterruptStopsAPickerWithoutAnError(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berth.yaml")
+	text := "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n" +
+		"plugins: [{type: queue-depth}, {type: berth-picker}]\n" +
+		"schedulingProfiles: [{name: a, plugins: [{pluginRef: queue-depth, weight: 1}, {pluginRef: berth-picker}]}]\n" +
+		"---\napiVersion: berth.dev/v1alpha1\nkind: StaticPool\nmetadata: {namespace: l, name: p}\n" +
+		"endpoints: [{name: r1, address: 127.0.0.1, port: 19101}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	args := []string{"--config", path, "--log-level", "error"}
+	for _, flag := range []string{"--extproc-address", "--health-address", "--metrics-address", "--admin-address"} {
+		args = append(args, flag, "127.0.0.1:0")
+	}
+	if _, err := execute(ctx, args...); err != nil {
+		t.Errorf("an interrupted picker: %v", err)
+	}
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, err = execute(t.Context(), append(args, "--admin-address", taken.Addr().String())...)
+	var usage usageError
+	if err == nil || errors.As(err, &usage) || !strings.Contains(err.Error(), "--admin-address") {
+		t.Errorf("a port that is taken: %v, want a failure that names the flag", err)
+	}
+}

@@ -1,0 +1,270 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+)
+
+func record(id string, candidates int) *v1alpha1.Decision {
+	return &v1alpha1.Decision{ID: id, Candidates: make([]v1alpha1.Candidate, candidates)}
+}
+
+func ids(records []*v1alpha1.Decision) string {
+	names := make([]string, len(records))
+	for i, d := range records {
+		names[i] = d.ID
+	}
+	return strings.Join(names, " ")
+}
+
+// tally counts results.
+type tally struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *tally) count(result string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[result]++
+}
+
+func (c *tally) of(result string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[result]
+}
+
+func TestTheRingKeepsTheNewestRecords(t *testing.T) {
+	l := New(3, nil, func(string) {})
+	if got := ids(l.Newest(10)); got != "" {
+		t.Errorf("an empty ring has %q", got)
+	}
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		l.Open(record(id, 0))
+	}
+	for n, want := range map[int]string{0: "", 1: "e", 2: "e d", 3: "e d c", 100: "e d c"} {
+		if got := ids(l.Newest(n)); got != want {
+			t.Errorf("newest %d: %q, want %q", n, got, want)
+		}
+	}
+	for id, want := range map[string]bool{"a": false, "b": false, "c": true, "e": true, "": false} {
+		if _, ok := l.Find(id); ok != want {
+			t.Errorf("record %q found: %t, want %t", id, ok, want)
+		}
+	}
+}
+
+func TestAnEndedRecordTakesTheRunningOnesPlace(t *testing.T) {
+	l := New(3, nil, func(string) {})
+	l.Open(record("a", 0))
+	l.Open(record("b", 0))
+	ended := record("a", 0)
+	ended.Outcome = &v1alpha1.Outcome{Cause: "complete"}
+	l.Close(ended)
+	if got := ids(l.Newest(10)); got != "b a" {
+		t.Errorf("newest: %q, want %q: a record keeps its place", got, "b a")
+	}
+	if d, _ := l.Find("a"); d != ended {
+		t.Error("the running record is still there")
+	}
+	// One that was pushed out meanwhile comes back as the newest.
+	for _, id := range []string{"c", "d", "e"} {
+		l.Open(record(id, 0))
+	}
+	l.Close(ended)
+	if got := ids(l.Newest(10)); got != "a e d" {
+		t.Errorf("newest: %q, want %q", got, "a e d")
+	}
+}
+
+func TestTheRingIsBoundedByMemoryToo(t *testing.T) {
+	l := New(1000, nil, func(string) {})
+	const candidates = 20000
+	fits := ringBytes / size(record("", candidates))
+	if fits < 2 || fits > 100 {
+		t.Fatalf("%d records fit; the test wants a few", fits)
+	}
+	for i := range fits + 3 {
+		l.Open(record(fmt.Sprint(i), candidates))
+	}
+	if got := len(l.Newest(1000)); got != fits {
+		t.Errorf("%d records are kept, %d fit", got, fits)
+	}
+	if _, ok := l.Find(fmt.Sprint(fits + 2)); !ok {
+		t.Error("the newest record was pushed out")
+	}
+	// One that does not fit at all is kept alone, so that it can be looked at.
+	l.Open(record("huge", ringBytes/candidateBytes+1))
+	if got := ids(l.Newest(1000)); got != "huge" {
+		t.Errorf("newest: %q, want huge alone", got)
+	}
+}
+
+func TestARingOfZeroKeepsNothingAndStillWrites(t *testing.T) {
+	var out bytes.Buffer
+	var c tally
+	l := New(0, &out, c.count)
+	l.Open(record("a", 0))
+	l.Close(record("a", 0))
+	l.Flush()
+	if got := ids(l.Newest(10)); got != "" || c.of("written") != 1 || !strings.Contains(out.String(), `"id":"a"`) {
+		t.Errorf("kept %q, written %d, out %s", got, c.of("written"), &out)
+	}
+}
+
+func TestOnlyEndedRecordsAreWrittenOnePerLine(t *testing.T) {
+	var out bytes.Buffer
+	var c tally
+	l := New(2, &out, c.count)
+	const n = 1000 // fewer than may wait, so that none is dropped
+	for i := range n {
+		l.Open(record("open", 0))
+		d := record(fmt.Sprint(i), 0)
+		d.Pick = "line\nbreak"
+		l.Close(d)
+	}
+	l.Flush()
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != n || c.of("written") != n {
+		t.Fatalf("%d lines, %d counted, want %d", len(lines), c.of("written"), n)
+	}
+	for i, line := range lines {
+		var d v1alpha1.Decision
+		if err := json.Unmarshal([]byte(line), &d); err != nil || d.ID != fmt.Sprint(i) {
+			t.Fatalf("line %d: id %q, %v", i, d.ID, err)
+		}
+	}
+}
+
+// blocked is a log that nobody reads until it is let go.
+type blocked struct {
+	entered chan struct{}
+	leave   chan struct{}
+	once    sync.Once
+	mu      sync.Mutex
+	lines   int
+}
+
+func (b *blocked) Write(p []byte) (int, error) {
+	b.once.Do(func() { close(b.entered) })
+	<-b.leave
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines++
+	return len(p), nil
+}
+
+func TestALogThatFallsBehindLosesRecordsAndNoTime(t *testing.T) {
+	w := &blocked{entered: make(chan struct{}), leave: make(chan struct{})}
+	var c tally
+	l := New(10, w, c.count)
+	l.Close(record("first", 0))
+	<-w.entered
+	const over = 7
+	for i := range queueLength + over {
+		l.Close(record(fmt.Sprint(i), 0)) // would hang here
+	}
+	if got := c.of("dropped"); got != over {
+		t.Errorf("%d records were dropped, want %d", got, over)
+	}
+	if _, ok := l.Find(fmt.Sprint(queueLength + over - 1)); !ok {
+		t.Error("a record that was not written is not in the ring either")
+	}
+	close(w.leave)
+	l.Flush()
+	if got := c.of("written"); got != queueLength+1 || w.lines != got {
+		t.Errorf("%d records were written, %d lines, want %d", got, w.lines, queueLength+1)
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+func TestALogThatFailsIsCountedAndGoesOn(t *testing.T) {
+	var c tally
+	l := New(10, broken{}, c.count)
+	l.Close(record("a", 0))
+	l.Close(record("b", 0))
+	l.Flush()
+	if c.of("failed") != 2 || c.of("written") != 0 {
+		t.Errorf("failed %d, written %d, want 2 and 0", c.of("failed"), c.of("written"))
+	}
+}
+
+func TestWithoutALogFlushReturns(t *testing.T) {
+	l := New(10, nil, func(result string) { t.Errorf("%s was counted without a log", result) })
+	l.Close(record("a", 0))
+	l.Flush()
+}
+
+// The ring against a plain list that does the same.
+func TestTheRingIsAListOfTheNewest(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		limit := rapid.IntRange(1, 5).Draw(rt, "limit")
+		l := New(limit, nil, func(string) {})
+		var list []string
+		for range rapid.IntRange(0, 300).Draw(rt, "steps") {
+			id := fmt.Sprint(rapid.IntRange(0, 8).Draw(rt, "id"))
+			if !slices.Contains(list, id) {
+				list = append(list, id)
+			}
+			if len(list) > limit {
+				list = list[1:]
+			}
+			l.Open(record(id, 0))
+		}
+		newest := slices.Clone(list)
+		slices.Reverse(newest)
+		if got, want := ids(l.Newest(100)), strings.Join(newest, " "); got != want {
+			rt.Fatalf("newest: %q, want %q", got, want)
+		}
+		if l.bytes != len(list)*recordBytes {
+			rt.Fatalf("%d bytes are counted for %d records of %d", l.bytes, len(list), recordBytes)
+		}
+		if len(l.order) > 4*limit+256 {
+			rt.Fatalf("the order holds %d ids for %d records", len(l.order), len(list))
+		}
+	})
+}
+
+func TestManyMayUseALedgerAtOnce(t *testing.T) {
+	var c tally
+	l := New(50, &bytes.Buffer{}, c.count)
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for i := range 200 {
+				id := fmt.Sprintf("%d-%d", g, i)
+				l.Open(record(id, 1))
+				l.Newest(10)
+				l.Find(id)
+				l.Close(record(id, 2))
+			}
+		}()
+	}
+	all.Wait()
+	l.Flush()
+	if got := c.of("written") + c.of("dropped"); got != 1600 {
+		t.Errorf("%d records were written or dropped, want 1600", got)
+	}
+	if got := len(l.Newest(100)); got != 50 {
+		t.Errorf("%d records are kept, want 50", got)
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+const (
+	cyclePairs    = 5
+	cycleRequests = 5000
+	cycleStreams  = 8
+	// warmUp is how many requests come before the clock is read.
+	warmUp = 1000
+)
+
+// measureCycle holds the picker against a server that only answers.
+func measureCycle(s *session) error {
+	picker, err := s.startPicker("picker", pickerConfig(10, 512, 1000))
+	if err != nil {
+		return err
+	}
+	defer picker.stop()
+	var profile []string
+	if s.profiles != "" {
+		profile = append(profile, filepath.Join(s.profiles, "empty-server.pprof"))
+	}
+	empty, err := s.play("empty-server", profile...)
+	if err != nil {
+		return err
+	}
+	defer empty.stop()
+	costs, err := alternate(s, cyclePairs, cycleRequests, picker, empty)
+	if err != nil {
+		return err
+	}
+	var ratios []float64
+	for i := range cyclePairs {
+		ratios = append(ratios, costs[0][i]/costs[1][i])
+	}
+	s.report(finding{
+		name: "picker-cycle/ratio", value: median(ratios), unit: "x", limit: atMost(1.25),
+		about: fmt.Sprintf("CPU per request to that of an empty ext_proc server: 1 KB both ways, 10 endpoints, decision log on; "+
+			"median of %d alternating pairs of %d requests on %d streams; %s us beside %s us",
+			cyclePairs, cycleRequests, cycleStreams, number(median(costs[0])), number(median(costs[1]))),
+	})
+	return nil
+}
+
+// measureRecord tells what listing the candidates costs: the same picker with
+// and without them in its records.
+func measureRecord(s *session) error {
+	const endpoints, pairs, requests = 100, 5, 2000
+	with, err := s.startPicker("with-candidates", pickerConfig(endpoints, endpoints, 1000))
+	if err != nil {
+		return err
+	}
+	defer with.stop()
+	without, err := s.startPicker("without-candidates", pickerConfig(endpoints, 0, 1000))
+	if err != nil {
+		return err
+	}
+	defer without.stop()
+	costs, err := alternate(s, pairs, requests, with, without)
+	if err != nil {
+		return err
+	}
+	var extra []float64
+	for i := range pairs {
+		extra = append(extra, costs[0][i]-costs[1][i])
+	}
+	s.report(finding{
+		name: "record/100/cpu", value: median(extra), unit: "us",
+		about: fmt.Sprintf("CPU per request to record %d candidates and to write them to the log: pickers with and without, "+
+			"median of %d alternating pairs of %d requests; %s us beside %s us in all",
+			endpoints, pairs, requests, number(median(costs[0])), number(median(costs[1]))),
+	})
+	return nil
+}
+
+// alternate drives two servers in turns and returns the microseconds of CPU per
+// request that each took, by round.
+func alternate(s *session, pairs, requests int, servers ...*child) ([][]float64, error) {
+	gateways := make([]*gateway, len(servers))
+	costs := make([][]float64, len(servers))
+	for i, server := range servers {
+		g, err := dial(server.address)
+		if err != nil {
+			return nil, err
+		}
+		defer g.close()
+		gateways[i] = g
+		if err := g.run(s.ctx, warmUp, cycleStreams); err != nil {
+			return nil, err
+		}
+	}
+	for pair := range pairs {
+		for turn := range servers {
+			i := (pair + turn) % len(servers)
+			before, err := servers[i].cpu(s.ctx)
+			if err != nil {
+				return nil, err
+			}
+			if err := gateways[i].run(s.ctx, requests, cycleStreams); err != nil {
+				return nil, err
+			}
+			after, err := servers[i].cpu(s.ctx)
+			if err != nil {
+				return nil, err
+			}
+			costs[i] = append(costs[i], float64(after-before)/float64(time.Microsecond)/float64(requests))
+		}
+		s.logf("  pair %d: %.1f us, beside %.1f us", pair, costs[0][pair], costs[1][pair])
+	}
+	return costs, nil
+}

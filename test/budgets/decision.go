@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+
+	"github.com/berth-dev/berth/internal/placement"
+	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/screen"
+)
+
+const (
+	decisionRounds = 9
+	// allocsPerDecision holds for any size of the pool.
+	allocsPerDecision = 40
+)
+
+// decider decides as the host does, between parsing a request and recording the
+// decision, in memory that is used again.
+type decider struct {
+	set      *pool.Set
+	plan     *placement.Plan
+	key      uint64
+	screened screen.Result
+	evidence placement.Evidence
+	placed   placement.Result
+}
+
+func newDecider(endpoints int) (*decider, error) {
+	registry, err := freshFleet(endpoints)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := defaultPlan()
+	if err != nil {
+		return nil, err
+	}
+	d := &decider{set: registry.Set(), plan: plan}
+	d.decide()
+	if len(d.screened.Slots) != endpoints || d.placed.Rung != placement.Full {
+		return nil, fmt.Errorf("%d of %d endpoints screened on rung %s, want all on rung %s",
+			len(d.screened.Slots), endpoints, d.placed.Rung, placement.Full)
+	}
+	return d, nil
+}
+
+func (d *decider) decide() {
+	// Keys far apart: another tie-break each time.
+	d.key += 0x9e3779b97f4a7c15
+	screen.Screen(d.set, screen.Request{Model: model}, now, &d.screened)
+	for _, slot := range d.screened.Slots {
+		d.set.Lives[slot].Touch(now)
+	}
+	d.evidence.Gather(d.set, d.screened.Slots, now)
+	d.plan.Place(&d.evidence, d.key, placement.MaxFallbacks, &d.placed)
+}
+
+func measureDecision(s *session) error {
+	const few, many = 100, 5000
+	allocs := map[int]float64{}
+	for _, endpoints := range []int{10, few, 1000, many} {
+		d, err := newDecider(endpoints)
+		if err != nil {
+			return err
+		}
+		runtime.GC()
+		op, err := newOperation(d.decide)
+		if err != nil {
+			return err
+		}
+		cost := math.Inf(1)
+		allocs[endpoints] = math.Inf(1)
+		for i := range decisionRounds {
+			ns, n, err := op.round()
+			if err != nil {
+				return err
+			}
+			s.logf("  %d endpoints, round %d: %.0f ns, %.2f allocations", endpoints, i, ns, n)
+			cost = min(cost, ns)
+			allocs[endpoints] = min(allocs[endpoints], math.Round(n))
+		}
+		s.report(finding{
+			name: fmt.Sprintf("decision/%d/cpu", endpoints), value: cost / 1e3, unit: "us",
+			about: fmt.Sprintf("CPU per decision of %d fresh endpoints, least of %d rounds of %d", endpoints, decisionRounds, op.times),
+		})
+		s.report(finding{
+			name: fmt.Sprintf("decision/%d/allocs", endpoints), value: allocs[endpoints], limit: atMost(allocsPerDecision),
+			about: "allocations per decision",
+		})
+	}
+	s.report(finding{
+		name: "decision/allocs-growth", value: allocs[many] - allocs[few], limit: atMost(0),
+		about: fmt.Sprintf("allocations per decision at %d endpoints beyond those at %d", many, few),
+	})
+	return nil
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/pool"
+)
+
+// measureEndpointMemory is a large pool whose every endpoint has a snapshot of
+// its own, read from a page.
+func measureEndpointMemory(s *session) error {
+	const endpoints = 5000
+	page, err := s.golden("vllm.prom")
+	if err != nil {
+		return err
+	}
+	profiles, err := engine.Defaults()
+	if err != nil {
+		return err
+	}
+	profile := profiles.Profile("vllm")
+	before, _ := liveMemory()
+	registry := pool.NewRegistry("default/pool", false)
+	if err := registry.Update("default/pool", specs(endpoints)); err != nil {
+		return err
+	}
+	for _, e := range registry.Set().Endpoints {
+		snapshot, err := profile.Read(page, engine.Input{At: now})
+		if err != nil {
+			return err
+		}
+		e.Publish(snapshot, e.BeginScrape())
+	}
+	after, _ := liveMemory()
+	runtime.KeepAlive(registry)
+	s.report(finding{
+		name: "endpoint-memory/5000", value: (after - before) / endpoints / 1024, unit: "KiB", limit: atMost(endpointMemory),
+		about: fmt.Sprintf("live heap per endpoint in a pool of %d, each with its own snapshot of a %d KB page", endpoints, len(page)/1000),
+	})
+	return nil
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+
+	"github.com/berth-dev/berth/internal/engine"
+)
+
+const pageRounds = 15
+
+func measureEnginePage(s *session) error {
+	page, err := s.golden("vllm.prom")
+	if err != nil {
+		return err
+	}
+	profiles, err := engine.Defaults()
+	if err != nil {
+		return err
+	}
+	profile := profiles.Profile("vllm")
+	if _, err := profile.Read(page, engine.Input{At: now}); err != nil {
+		return err
+	}
+	symbols := labels.NewSymbolTable()
+	if _, err := walkPage(page, symbols); err != nil {
+		return err
+	}
+	c, err := compare(s, pageRounds,
+		func() { _, _ = profile.Read(page, engine.Input{At: now}) },
+		func() { _, _ = walkPage(page, symbols) })
+	if err != nil {
+		return err
+	}
+	s.report(finding{
+		name: "engine-page/ratio", value: c.ours / c.theirs, unit: "x", limit: atMost(0.6),
+		about: fmt.Sprintf("CPU to that of a textparse walk over the same %d KB, least of %d alternating rounds; %s us beside %s us",
+			len(page)/1000, pageRounds, number(c.ours/1e3), number(c.theirs/1e3)),
+	})
+	s.report(finding{name: "engine-page/allocs", value: c.allocs, limit: atMost(30), about: "allocations per page, its snapshot included"})
+	return nil
+}
+
+// walkPage visits every sample without looking at its labels.
+func walkPage(page []byte, symbols *labels.SymbolTable) (total float64, err error) {
+	parser := textparse.NewPromParser(page, symbols, false)
+	for {
+		entry, err := parser.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return total, nil
+		case err != nil:
+			return 0, err
+		}
+		if entry == textparse.EntrySeries {
+			_, _, v := parser.Series()
+			total += v
+		}
+	}
+}

@@ -1,0 +1,125 @@
+// Command budgets measures what the picker costs and compares that with its
+// budgets. It prints one line per finding:
+//
+//	ok|short|info NAME MEASURED LIMIT  # what was measured, in how many runs
+//
+// and exits with 1 if any is short, with 2 on a usage error. info has no
+// verdict: either nothing is promised, or the limit is not yet held to. What
+// could not be measured is short.
+//
+//	budgets [-run REGEX] [-v] [-profile DIR]
+//	budgets -list
+//
+// These are comparisons within one run, not timed tests. What is compared runs
+// in turns, CPU time is counted instead of time on the wall, and of several
+// rounds the least or the median counts, so that a busy machine disturbs both
+// sides alike. CPU clocks of processes need Linux.
+//
+// What must be told apart runs as a process of its own: berth-epp, built for the
+// purpose, this binary in another role (see roles), and the stock scheduler that
+// decisions are compared with. The latter has a module of its own in stock/;
+// building it takes minutes and the network the first time, and where that is
+// not possible the run goes on without it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitShort = 1
+	exitUsage = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// budgets are in the order in which they run: what is small first, so that the
+// memory of one does not become the garbage of the next.
+func budgets() []budget {
+	return []budget{
+		{"decision", "CPU and allocations of one decision: screen, gather, place", measureDecision},
+		{"stock", "the same beside the stock GIE v1.5.0 scheduler", measureStock},
+		{"body-scan", "reading the facts of a request body, beside gjson", measureBodyScan},
+		{"engine-page", "an engine's page to a snapshot, beside a walk over the page", measureEnginePage},
+		{"picker-cycle", "CPU of the picker per request, beside an empty ext_proc server", measureCycle},
+		{"record", "CPU of the candidates in the decision record", measureRecord},
+		{"stream-memory", "memory that a long response takes", measureStreams},
+		{"telemetry", "CPU and memory of reading 100 replicas", measureTelemetry},
+		{"endpoint-memory", "memory per endpoint of a large pool", measureEndpointMemory},
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 {
+		if play, ok := roles()[args[0]]; ok {
+			if err := play(ctx, args[1:]); err != nil {
+				fmt.Fprintf(stderr, "budgets %s: %v\n", args[0], err)
+				return exitShort
+			}
+			return 0
+		}
+	}
+	flags := flag.NewFlagSet("budgets", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	pattern := flags.String("run", "", "measure only what matches this `regex`")
+	verbose := flags.Bool("v", false, "print every round to standard error")
+	list := flags.Bool("list", false, "print the names and what they measure, and exit")
+	profile := flags.String("profile", "", "write a CPU profile of each budget and of each server to this `directory`; pickers then run inside this binary")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return exitUsage
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "budgets: %q: no arguments are taken\n", flags.Args())
+		return exitUsage
+	}
+	wanted, err := regexp.Compile(*pattern)
+	if err != nil {
+		fmt.Fprintf(stderr, "budgets: -run: %v\n", err)
+		return exitUsage
+	}
+	var chosen []budget
+	for _, b := range budgets() {
+		if wanted.MatchString(b.name) {
+			chosen = append(chosen, b)
+		}
+	}
+	if len(chosen) == 0 {
+		fmt.Fprintf(stderr, "budgets: -run %q: matches none of the names that -list prints\n", *pattern)
+		return exitUsage
+	}
+	if *list {
+		for _, b := range chosen {
+			fmt.Fprintf(stdout, "%-16s %s\n", b.name, b.what)
+		}
+		return 0
+	}
+	s, err := newSession(ctx, *profile)
+	if err != nil {
+		fmt.Fprintln(stderr, "budgets:", err)
+		return exitShort
+	}
+	defer s.close()
+	if *verbose {
+		s.verbose = stderr
+	}
+	if !measureAll(s, chosen, stdout) {
+		return exitShort
+	}
+	return 0
+}
