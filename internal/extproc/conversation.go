@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-dev/berth/internal/response"
 	"github.com/berth-dev/berth/internal/telemetry"
 )
 
@@ -72,6 +73,7 @@ type conversation struct {
 	bytesIn, bytesOut int64
 	decision          Decision
 	served            Served
+	answer            response.Observer
 	finished          bool
 	// tailEnded is set by the last part of a request that is passed by.
 	tailEnded bool
@@ -92,6 +94,7 @@ func newConversation(settings Settings, decider Decider, clock telemetry.Clock) 
 		reqMode:   extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
 		respMode:  extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
 		idleSince: clock(),
+		answer:    response.NewObserver(response.Opaque),
 	}
 }
 
@@ -312,7 +315,9 @@ func (c *conversation) requestTrailers(msg *extprocv3.ProcessingRequest) error {
 			return nil
 		}
 		c.answerRequestHeaders()
-		c.answerHeldBody(false)
+		if c.bytesIn > 0 {
+			c.answerHeldBody(false)
+		}
 	case awaitBuffered:
 		// No body message came: the destination can only go on the trailers,
 		// where gateways do not look for it.
@@ -427,13 +432,7 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 	}
 	c.served = servedOf(msg)
 	c.served.At = c.clock()
-	for _, hv := range h.GetHeaders().GetHeaders() {
-		if hv.GetKey() == ":status" {
-			if n, err := strconv.Atoi(headerValue(hv)); err == nil {
-				c.served.Status = n
-			}
-		}
-	}
+	c.readResponseHeaders(h)
 	if refusal := c.decision.Served(c.served); refusal != nil {
 		c.replace(refusal)
 		return nil
@@ -446,6 +445,23 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 	})
 	c.endResponseHeaders(h)
 	return nil
+}
+
+func (c *conversation) readResponseHeaders(h *extprocv3.HttpHeaders) {
+	var contentType, contentEncoding string
+	for _, hv := range h.GetHeaders().GetHeaders() {
+		switch strings.ToLower(hv.GetKey()) {
+		case ":status":
+			if n, err := strconv.Atoi(headerValue(hv)); err == nil {
+				c.served.Status = n
+			}
+		case "content-type":
+			contentType = headerValue(hv)
+		case "content-encoding":
+			contentEncoding = headerValue(hv)
+		}
+	}
+	c.answer = response.NewObserver(response.FormOf(contentType, contentEncoding))
 }
 
 func (c *conversation) endResponseHeaders(h *extprocv3.HttpHeaders) {
@@ -464,6 +480,7 @@ func (c *conversation) responseBody(b *extprocv3.HttpBody) error {
 		c.decision.FirstByte(c.clock())
 	}
 	c.bytesOut += int64(len(part))
+	c.answer.Write(part)
 	answer := &extprocv3.BodyResponse{}
 	if c.respMode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
 		answer = streamed(part, b.GetEndOfStream())
@@ -524,10 +541,7 @@ func (c *conversation) finish(cause Cause) {
 	c.finished = true
 	switch {
 	case c.phase == done:
-		cause = Complete
-		if local := c.served.Details; local != "" && local != viaUpstream {
-			cause = localCause(local)
-		}
+		cause = c.endCause()
 	case c.phase == refused:
 		cause = ServedOutside
 	case cause == ClientDisconnect && c.phase == responseBody:
@@ -543,7 +557,23 @@ func (c *conversation) finish(cause Cause) {
 		RequestBytes:  c.bytesIn,
 		ResponseBytes: c.bytesOut,
 		ResponseSeen:  c.observes(),
+		Answer:        c.answer.Facts(),
 	})
+}
+
+// endCause is the cause of a response that came to its end.
+func (c *conversation) endCause() Cause {
+	answer := c.answer.Facts()
+	switch local := c.served.Details; {
+	case local != "" && local != viaUpstream:
+		return localCause(local)
+	case answer.Failed && c.served.Status < 400:
+		return UpstreamError
+	case answer.Aborted:
+		return EngineAbort
+	default:
+		return Complete
+	}
 }
 
 // observes reports that the gateway shows the response body.

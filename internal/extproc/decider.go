@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/berth-dev/berth/internal/response"
 	"github.com/berth-dev/berth/internal/screen"
 	"github.com/berth-dev/berth/internal/telemetry"
 )
@@ -87,8 +88,11 @@ const (
 	// ClientDisconnect: the client left before the response began.
 	ClientDisconnect Cause = "client_disconnect"
 	// UpstreamError: the replica, or the way to it, failed before the response
-	// began.
+	// began; or the replica sent an error inside a response that had begun well.
 	UpstreamError Cause = "upstream_error"
+	// EngineAbort: the engine ended the generation by itself and said so, as it
+	// does when it is stopped.
+	EngineAbort Cause = "engine_abort"
 	// Aborted: the stream broke off in mid-response. The protocol does not say
 	// whether the client left or the replica broke off.
 	Aborted Cause = "aborted"
@@ -111,6 +115,9 @@ type Outcome struct {
 	// is false where the gateway does not show the response body.
 	RequestBytes, ResponseBytes int64
 	ResponseSeen                bool
+	// Answer is what the response said of itself; all unknown where its body was
+	// not seen, or could not be read.
+	Answer response.Facts
 }
 
 // Refusal is an answer of the picker's own instead of a replica's.

@@ -24,7 +24,7 @@ import (
 //	request-headers [eos] [mode=fds|buffered|streamed|none] [response-mode=...] [NAME=VALUE ...]
 //	request-body [eos] / response-body [eos]      the text below the command, or size=N
 //	request-trailers / response-trailers
-//	response-headers [eos] [status=N] [served=ADDRESS] [attempts=N] [details=D]
+//	response-headers [eos] [sse] [status=N] [served=ADDRESS] [attempts=N] [details=D]
 //	metadata namespace key                        for the next message; JSON below
 //	pass D                                        time goes by
 //	close                                         the gateway ends the stream
@@ -184,6 +184,8 @@ func (s *script) message(t *testing.T, d *datadriven.TestData) *extprocv3.Proces
 			}
 		case "status":
 			setFromArg(":status", value)
+		case "sse":
+			setFromArg("content-type", "text/event-stream")
 		case "served":
 			attributes["upstream.address"] = structpb.NewStringValue(value)
 		case "attempts":
@@ -357,5 +359,12 @@ func (d *scriptDecision) ResponseHeaders() []Header { return []Header{{"x-berth-
 func (d *scriptDecision) FirstByte(telemetry.Instant) { d.script.out.WriteString("first byte\n") }
 
 func (d *scriptDecision) Finish(o Outcome) {
-	fmt.Fprintf(&d.script.out, "finish %s in %d out %d seen %t\n", o.Cause, o.RequestBytes, o.ResponseBytes, o.ResponseSeen)
+	fmt.Fprintf(&d.script.out, "finish %s in %d out %d seen %t", o.Cause, o.RequestBytes, o.ResponseBytes, o.ResponseSeen)
+	if o.Answer.ErrorCode != 0 {
+		fmt.Fprintf(&d.script.out, " error %d", o.Answer.ErrorCode)
+	}
+	if o.Answer.Input > 0 {
+		fmt.Fprintf(&d.script.out, " tokens %d in %d out", o.Answer.Input, o.Answer.Output)
+	}
+	d.script.out.WriteString("\n")
 }

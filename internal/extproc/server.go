@@ -1,7 +1,6 @@
 package extproc
 
 import (
-	"context"
 	"errors"
 	"io"
 	"runtime/debug"
@@ -65,10 +64,13 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) (err 
 		}
 	}()
 
-	// The reader ends with the stream: Recv fails once Process has returned.
+	// The reader ends with the stream: Recv fails once Process has returned. It
+	// hands over every result until then, the stream's end above all: with that
+	// dropped, a request whose client left would never end here.
 	in := make(chan received)
-	ctx := stream.Context()
-	go read(ctx, stream, in)
+	over := make(chan struct{})
+	defer close(over)
+	go read(stream, in, over)
 
 	idle := time.NewTimer(time.Hour)
 	defer idle.Stop()
@@ -115,12 +117,12 @@ var shuttingDown = &Refusal{
 	Status: 503, Reason: "shutting_down", Message: "the endpoint picker is shutting down", RetryAfter: time.Second,
 }
 
-func read(ctx context.Context, stream extprocv3.ExternalProcessor_ProcessServer, in chan<- received) {
+func read(stream extprocv3.ExternalProcessor_ProcessServer, in chan<- received, over <-chan struct{}) {
 	for {
 		msg, err := stream.Recv()
 		select {
 		case in <- received{msg, err}:
-		case <-ctx.Done():
+		case <-over:
 			return
 		}
 		if err != nil {
@@ -145,12 +147,23 @@ func (s *Server) fail(stream extprocv3.ExternalProcessor_ProcessServer, c *conve
 		// The stream ends either way; a refusal that cannot be sent is lost.
 		_ = stream.Send(immediate(r))
 	}
-	c.finish(cause)
+	s.finish(c, cause)
 	code := codes.Unavailable
 	if cause == Internal {
 		code = codes.Internal
 	}
 	return status.Error(code, r.Message)
+}
+
+// finish contains a fault of the decision's end, since nothing above it would:
+// a stream that ends because of one fault may meet another here.
+func (s *Server) finish(c *conversation, cause Cause) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.opts.Panicked(v, debug.Stack())
+		}
+	}()
+	c.finish(cause)
 }
 
 // ended is the normal way out: the gateway closed or reset the stream.

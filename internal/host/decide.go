@@ -140,8 +140,7 @@ func (d *decider) readIntent(c *cycle) *extproc.Refusal {
 			Message: "the gateway sent a routing intent, which this version of the endpoint picker does not read",
 		}
 	}
-	api := request.APIOf(req.Path)
-	facts, err := request.Scan(api, req.ContentType, req.ContentEncoding, req.Body)
+	facts, err := request.Read(req.Path, req.ContentType, req.ContentEncoding, req.Body)
 	if err != nil {
 		refusal := &extproc.Refusal{Status: 400, Reason: "body_malformed", Message: err.Error()}
 		var scanErr *request.Error

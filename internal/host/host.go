@@ -71,6 +71,8 @@ type Host struct {
 	// maxBody is limits.body at the start, which the gRPC server's limit follows.
 	maxBody int64
 
+	// watching is what reloads.
+	watching *task
 	// mu orders reloads; feed and scraping are what a reload may restart.
 	mu       sync.Mutex
 	feed     *task
@@ -130,7 +132,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	}
 	h.scrape(p)
 	h.serve(p)
-	go h.watch(ctx)
+	h.watching = start(ctx, h.watch)
 	opts.Log.Info("serving",
 		zap.String("extproc", h.extprocL.Addr().String()), zap.String("health", h.healthL.Addr().String()),
 		zap.String("metrics", h.metricsL.Addr().String()), zap.String("admin", h.adminL.Addr().String()),
@@ -280,6 +282,8 @@ func (h *Host) Stop() {
 			<-drained
 		}
 	}
+	// First the one that may restart the others.
+	h.watching.stop()
 	h.mu.Lock()
 	h.feed.stop()
 	h.scraping.stop()

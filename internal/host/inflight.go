@@ -226,7 +226,7 @@ func (f *inFlight) Finish(o extproc.Outcome) {
 		if f.firstByteAt != 0 && f.served.Status < 400 {
 			at.Observe(f.firstByteAt.Sub(f.completeAt), o.At)
 		}
-	case extproc.Aborted, extproc.UpstreamError, extproc.GatewayTimeout:
+	case extproc.Aborted, extproc.EngineAbort, extproc.UpstreamError, extproc.GatewayTimeout:
 		at.Wake()
 	}
 	f.decider.recorder.finished(f, o)

@@ -73,12 +73,26 @@ func (r *recorder) finished(f *inFlight, o extproc.Outcome) {
 	if o.ResponseSeen {
 		rec.Outcome.ResponseBytes = &o.ResponseBytes
 	}
+	rec.Outcome.ErrorCode = o.Answer.ErrorCode
+	if o.ResponseSeen {
+		rec.Outcome.InputTokens = stated(o.Answer.Input)
+		rec.Outcome.OutputTokens = stated(o.Answer.Output)
+		rec.Outcome.CachedTokens = stated(o.Answer.Cached)
+	}
 	if f.firstByteAt != 0 {
 		ttft := f.firstByteAt.Sub(f.completeAt).Seconds()
 		rec.Outcome.TTFT = &ttft
 	}
 	f.record = &rec
 	r.ledger.Close(&rec)
+}
+
+// stated is nil for a count that was not stated.
+func stated(count int64) *int64 {
+	if count < 0 {
+		return nil
+	}
+	return &count
 }
 
 // describe renders what a cycle saw, as far as it came.

@@ -21,8 +21,8 @@ type task struct {
 	ended  chan struct{}
 }
 
-func start(run func(ctx context.Context)) *task {
-	ctx, cancel := context.WithCancel(context.Background())
+func start(ctx context.Context, run func(ctx context.Context)) *task {
+	ctx, cancel := context.WithCancel(ctx)
 	t := &task{cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(t.ended)
@@ -128,7 +128,7 @@ func (h *Host) followLocked(p *policy.Policy) error {
 		return err
 	}
 	h.feed.stop()
-	h.feed = start(func(ctx context.Context) {
+	h.feed = start(context.Background(), func(ctx context.Context) {
 		if err := file.Run(ctx); err != nil {
 			h.opts.Log.Error("the pool file is not watched", zap.Error(err))
 		}
@@ -160,5 +160,5 @@ func (h *Host) scrapeLocked(p *policy.Policy) {
 		Logger:   h.opts.Log,
 		Observe:  h.metrics.scraped,
 	})
-	h.scraping = start(func(ctx context.Context) { collector.Run(ctx, h.pools) })
+	h.scraping = start(context.Background(), func(ctx context.Context) { collector.Run(ctx, h.pools) })
 }
