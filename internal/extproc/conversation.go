@@ -238,12 +238,13 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 		c.readMetadata(msg)
 		if c.hold(b.GetBody()) && c.decideWithBody() {
 			c.chunks = nil
-			c.out = append(c.out, &extprocv3.ProcessingResponse{
+			msg := &extprocv3.ProcessingResponse{
 				Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
 					Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
 				}},
-				DynamicMetadata: destinationMetadata(c.decision),
-			})
+			}
+			setMetadata(msg, c.decision.Destination(), c.decision.Acknowledgement())
+			c.out = append(c.out, msg)
 			c.phase = requestTail
 			if b.GetEndOfStream() {
 				c.phase = awaitResponse
@@ -254,10 +255,8 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 		if b.GetEndOfStream() {
 			c.phase = awaitResponse
 		}
-	case responseBody:
-		// A replica that answers early leaves the rest of a streamed request to
-		// come after its response headers.
-		if c.tailEnded || c.reqMode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
+	case responseBody, done:
+		if !c.tailOpen() {
 			return c.unexpected("request_body")
 		}
 		c.passRequestBody(b)
@@ -265,6 +264,12 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 		return c.unexpected("request_body")
 	}
 	return nil
+}
+
+// tailOpen reports that more of the request may come although the response has
+// begun: a replica that answers early leaves the rest of a streamed request.
+func (c *conversation) tailOpen() bool {
+	return c.decision != nil && !c.tailEnded && c.reqMode != extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 }
 
 func (c *conversation) passRequestBody(b *extprocv3.HttpBody) {
@@ -297,7 +302,19 @@ func (c *conversation) bodyTooLarge() *Refusal {
 }
 
 func (c *conversation) requestTrailers(msg *extprocv3.ProcessingRequest) error {
-	if c.phase != collectBody && c.phase != awaitBuffered && c.phase != requestTail {
+	switch c.phase {
+	case collectBody, awaitBuffered, requestTail:
+	case responseBody, done:
+		if !c.tailOpen() {
+			return c.unexpected("request_trailers")
+		}
+		// The replica has answered: there is nothing left to refuse.
+		c.tailEnded = true
+		c.out = append(c.out, &extprocv3.ProcessingResponse{
+			Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}},
+		})
+		return nil
+	default:
 		return c.unexpected("request_trailers")
 	}
 	c.readMetadata(msg)
@@ -382,12 +399,13 @@ func (c *conversation) replace(r *Refusal) {
 }
 
 func (c *conversation) answerRequestHeaders() {
-	c.out = append(c.out, &extprocv3.ProcessingResponse{
+	msg := &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
 		}},
-		DynamicMetadata: destinationMetadata(c.decision),
-	})
+	}
+	setMetadata(msg, c.decision.Destination(), c.decision.Acknowledgement())
+	c.out = append(c.out, msg)
 }
 
 // answerHeldBody hands the body back in the parts it came in. The last part
@@ -437,12 +455,13 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 		c.replace(refusal)
 		return nil
 	}
-	c.out = append(c.out, &extprocv3.ProcessingResponse{
+	answer := &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: headerMutation(c.decision.ResponseHeaders())},
 		}},
-		DynamicMetadata: acknowledgementMetadata(c.decision),
-	})
+	}
+	setMetadata(answer, "", c.decision.Acknowledgement())
+	c.out = append(c.out, answer)
 	c.endResponseHeaders(h)
 	return nil
 }
@@ -542,7 +561,7 @@ func (c *conversation) finish(cause Cause) {
 	switch {
 	case c.phase == done:
 		cause = c.endCause()
-	case c.phase == refused:
+	case c.phase == refused && cause == ClientDisconnect:
 		cause = ServedOutside
 	case cause == ClientDisconnect && c.phase == responseBody:
 		cause = Aborted

@@ -3,8 +3,6 @@ package extproc
 import (
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/berth-dev/berth/internal/response"
 	"github.com/berth-dev/berth/internal/screen"
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -49,7 +47,7 @@ type Decision interface {
 	// RequestHeaders are set on the request to the replica.
 	RequestHeaders() []Header
 	// Acknowledgement is what the gateway's access log gets to see.
-	Acknowledgement() *structpb.Struct
+	Acknowledgement() []Member
 	// Served is called with the first response headers. A refusal replaces the
 	// response.
 	Served(Served) *Refusal

@@ -55,29 +55,10 @@ func headerMutation(headers []Header) *extprocv3.HeaderMutation {
 	return m
 }
 
-// destinationMutation and destinationMetadata say the same thing twice, since
+// destinationMutation says in headers what setMetadata says in metadata, since
 // gateways read one or the other.
 func destinationMutation(d Decision) *extprocv3.HeaderMutation {
 	return headerMutation(append([]Header{{destinationKey, d.Destination()}}, d.RequestHeaders()...))
-}
-
-func destinationMetadata(d Decision) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		lbNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			destinationKey: structpb.NewStringValue(d.Destination()),
-		}}),
-		berthNamespace: acknowledgementValue(d),
-	}}
-}
-
-func acknowledgementMetadata(d Decision) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{berthNamespace: acknowledgementValue(d)}}
-}
-
-func acknowledgementValue(d Decision) *structpb.Value {
-	return structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-		acknowledgement: structpb.NewStructValue(d.Acknowledgement()),
-	}})
 }
 
 func immediate(r *Refusal) *extprocv3.ProcessingResponse {

@@ -131,9 +131,9 @@ func (d *checkedDecider) Destination() string {
 	d.alive("Destination")
 	return "10.0.0.1:8000"
 }
-func (d *checkedDecider) RequestHeaders() []Header          { return nil }
-func (d *checkedDecider) Acknowledgement() *structpb.Struct { return &structpb.Struct{} }
-func (d *checkedDecider) ResponseHeaders() []Header         { return nil }
+func (d *checkedDecider) RequestHeaders() []Header  { return nil }
+func (d *checkedDecider) Acknowledgement() []Member { return nil }
+func (d *checkedDecider) ResponseHeaders() []Header { return nil }
 
 func (d *checkedDecider) Served(Served) *Refusal {
 	d.alive("Served")

@@ -91,7 +91,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	}
 	out, err := s.c.handle(msg)
 	for _, m := range out {
-		s.describe(m)
+		s.describe(decoded(t, m))
 	}
 	if err != nil {
 		fmt.Fprintf(&s.out, "error: %v\n", err)
@@ -344,7 +344,7 @@ func (d *scriptDecision) Destination() string { return d.pick }
 
 func (d *scriptDecision) RequestHeaders() []Header { return []Header{{"x-berth-decision", "d1"}} }
 
-func (d *scriptDecision) Acknowledgement() *structpb.Struct { return &structpb.Struct{} }
+func (d *scriptDecision) Acknowledgement() []Member { return nil }
 
 func (d *scriptDecision) Served(s Served) *Refusal {
 	fmt.Fprintf(&d.script.out, "served status %d by %q attempts %d details %q\n", s.Status, s.Address, s.Attempts, s.Details)

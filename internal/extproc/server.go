@@ -46,135 +46,188 @@ func NewServer(opts Options) *Server {
 // running responses are cut. Called when the time to drain is over.
 func (s *Server) Quit() { s.once.Do(func() { close(s.quit) }) }
 
-// received is one result of Recv.
-type received struct {
-	msg *extprocv3.ProcessingRequest
-	err error
+// process is one stream being served. The gateway's messages are handled on a
+// goroutine of their own, so that what bounds their time can end the stream:
+// nothing but the return of Process makes a blocked Recv give up.
+type process struct {
+	server *Server
+	stream extprocv3.ExternalProcessor_ProcessServer
+
+	// mu guards everything below. Messages are handled, and answers sent, with it
+	// held; over then keeps whoever comes second from the stream.
+	mu   sync.Mutex
+	c    *conversation
+	over bool
+	err  error
+	// ended is closed with over.
+	ended chan struct{}
 }
 
 // Process runs one conversation. It returns nil only after an immediate
 // response, or when the gateway closes the stream after the response has ended.
-func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) (err error) {
+func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	c := newConversation(s.opts.Settings(), s.opts.Decider, s.opts.Clock)
 	c.onRefusal = s.opts.Refused
-	defer func() {
-		if v := recover(); v != nil {
-			s.opts.Panicked(v, debug.Stack())
-			err = s.fail(stream, c, Internal, internalFault)
-		}
-	}()
+	p := &process{server: s, stream: stream, c: c, ended: make(chan struct{})}
+	go p.receive()
 
-	// The reader ends with the stream: Recv fails once Process has returned. It
-	// hands over every result until then, the stream's end above all: with that
-	// dropped, a request whose client left would never end here.
-	in := make(chan received)
-	over := make(chan struct{})
-	defer close(over)
-	go read(stream, in, over)
-
-	idle := time.NewTimer(time.Hour)
+	idle := time.NewTimer(c.settings.UploadIdle)
 	defer idle.Stop()
-	for c.phase != refused {
-		var idleC <-chan time.Time
-		if at, ok := c.idleDeadline(); ok {
-			idle.Reset(at.Sub(s.opts.Clock()))
-			idleC = idle.C
-		}
+	for {
 		select {
-		case r := <-in:
-			if r.err != nil {
-				return ended(c, r.err)
-			}
-			out, err := c.handle(r.msg)
-			if sendErr := send(stream, out); sendErr != nil {
-				return ended(c, sendErr)
-			}
-			if err != nil {
-				c.finish(Internal)
-				return err
-			}
-		case <-idleC:
-			if at, ok := c.idleDeadline(); !ok || s.opts.Clock() < at {
-				continue
-			}
-			if c.phase == awaitHeaders {
-				return status.Error(codes.DeadlineExceeded, "no message came on the stream")
-			}
-			if err := send(stream, c.uploadIdle()); err != nil {
-				return ended(c, err)
+		case <-p.ended:
+			return p.err
+		case <-idle.C:
+			if again := p.checkIdle(); again > 0 {
+				idle.Reset(again)
 			}
 		case <-s.quit:
-			return s.fail(stream, c, Shutdown, shuttingDown)
+			p.quit()
 		}
 	}
-	c.finish(ServedOutside)
-	return nil
 }
 
-var internalFault = &Refusal{Status: 500, Reason: "internal", Message: "the endpoint picker failed on this request"}
-
-var shuttingDown = &Refusal{
-	Status: 503, Reason: "shutting_down", Message: "the endpoint picker is shutting down", RetryAfter: time.Second,
-}
-
-func read(stream extprocv3.ExternalProcessor_ProcessServer, in chan<- received, over <-chan struct{}) {
+// receive handles messages until the stream is over.
+func (p *process) receive() {
 	for {
-		msg, err := stream.Recv()
-		select {
-		case in <- received{msg, err}:
-		case <-over:
-			return
-		}
-		if err != nil {
+		msg, err := p.stream.Recv()
+		if p.received(msg, err) {
 			return
 		}
 	}
 }
 
-func send(stream extprocv3.ExternalProcessor_ProcessServer, out []*extprocv3.ProcessingResponse) error {
+// received handles one message, or the stream's end, and reports whether the
+// stream is over.
+func (p *process) received(msg *extprocv3.ProcessingRequest, err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.contain()
+	switch {
+	case p.over:
+	case err != nil:
+		p.finish(ClientDisconnect, endOfStream(p.c, err))
+	default:
+		p.handle(msg)
+	}
+	return p.over
+}
+
+func (p *process) handle(msg *extprocv3.ProcessingRequest) {
+	out, err := p.c.handle(msg)
+	if sendErr := p.send(out); sendErr != nil {
+		p.finish(ClientDisconnect, endOfStream(p.c, sendErr))
+		return
+	}
+	switch {
+	case err != nil:
+		p.finish(Internal, err)
+	case p.c.phase == refused:
+		p.finish(ServedOutside, nil)
+	}
+}
+
+// checkIdle ends a stream on which the request has stopped coming. It returns
+// how long to wait for the next check, 0 if none is needed any more.
+func (p *process) checkIdle() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.contain()
+	at, waits := p.c.idleDeadline()
+	if p.over || !waits {
+		return 0
+	}
+	if left := at.Sub(p.server.opts.Clock()); left > 0 {
+		return left
+	}
+	if p.c.phase == awaitHeaders {
+		p.end(status.Error(codes.DeadlineExceeded, "no message came on the stream"))
+		return 0
+	}
+	err := p.send(p.c.uploadIdle())
+	p.end(err)
+	return 0
+}
+
+func (p *process) quit() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.contain()
+	if !p.over {
+		p.fail(Shutdown, codes.Unavailable, shuttingDown)
+	}
+}
+
+// contain turns a panic, which is a fault of this program, into the end of this
+// one stream.
+func (p *process) contain() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	p.server.opts.Panicked(v, debug.Stack())
+	// What follows may meet the next fault; then the stream ends without it.
+	defer func() {
+		if v := recover(); v != nil {
+			p.server.opts.Panicked(v, debug.Stack())
+			p.end(status.Error(codes.Internal, internalFault.Message))
+		}
+	}()
+	if p.over {
+		return
+	}
+	p.fail(Internal, codes.Internal, internalFault)
+}
+
+// fail refuses what can still be refused and ends the stream with an error.
+func (p *process) fail(cause Cause, code codes.Code, r *Refusal) {
+	if p.c.answerable() {
+		p.c.report(r)
+		// The stream ends either way; a refusal that cannot be sent is lost.
+		_ = p.stream.Send(immediate(r))
+		p.c.phase = refused
+	}
+	p.finish(cause, status.Error(code, r.Message))
+}
+
+// finish tells the decision how the request ended, and ends the stream then.
+func (p *process) finish(cause Cause, err error) {
+	p.c.finish(cause)
+	p.end(err)
+}
+
+// end lets Process return. The first error counts.
+func (p *process) end(err error) {
+	if p.over {
+		return
+	}
+	p.over, p.err = true, err
+	close(p.ended)
+}
+
+func (p *process) send(out []*extprocv3.ProcessingResponse) error {
 	for _, msg := range out {
-		if err := stream.Send(msg); err != nil {
+		if err := p.stream.Send(msg); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fail refuses what can still be refused and ends the stream with an error.
-func (s *Server) fail(stream extprocv3.ExternalProcessor_ProcessServer, c *conversation, cause Cause, r *Refusal) error {
-	if c.answerable() {
-		c.report(r)
-		// The stream ends either way; a refusal that cannot be sent is lost.
-		_ = stream.Send(immediate(r))
-	}
-	s.finish(c, cause)
-	code := codes.Unavailable
-	if cause == Internal {
-		code = codes.Internal
-	}
-	return status.Error(code, r.Message)
-}
-
-// finish contains a fault of the decision's end, since nothing above it would:
-// a stream that ends because of one fault may meet another here.
-func (s *Server) finish(c *conversation, cause Cause) {
-	defer func() {
-		if v := recover(); v != nil {
-			s.opts.Panicked(v, debug.Stack())
-		}
-	}()
-	c.finish(cause)
-}
-
-// ended is the normal way out: the gateway closed or reset the stream.
-func ended(c *conversation, err error) error {
-	answered := c.phase == done || c.phase == refused
-	c.finish(ClientDisconnect)
-	if answered {
+// endOfStream is what a stream ends with that the gateway closed or reset.
+func endOfStream(c *conversation, err error) error {
+	switch {
+	case c.phase == done || c.phase == refused:
 		return nil
-	}
-	if errors.Is(err, io.EOF) {
+	case errors.Is(err, io.EOF):
 		return status.Error(codes.Canceled, "the gateway closed the stream before the response ended")
+	default:
+		return err
 	}
-	return err
+}
+
+var internalFault = &Refusal{Status: 500, Reason: "internal", Message: "the endpoint picker failed on this request"}
+
+var shuttingDown = &Refusal{
+	Status: 503, Reason: "shutting_down", Message: "the endpoint picker is shutting down", RetryAfter: time.Second,
 }

@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/berth-dev/berth/internal/response"
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -114,10 +113,10 @@ func (d *fakeDecider) ends(t *testing.T, n int) []Outcome {
 	return outcomes
 }
 
-func (f *fakeDecision) Destination() string               { return "10.0.0.1:8000" }
-func (f *fakeDecision) RequestHeaders() []Header          { return []Header{{"x-berth-decision", "d1"}} }
-func (f *fakeDecision) Acknowledgement() *structpb.Struct { return &structpb.Struct{} }
-func (f *fakeDecision) ResponseHeaders() []Header         { return nil }
+func (f *fakeDecision) Destination() string       { return "10.0.0.1:8000" }
+func (f *fakeDecision) RequestHeaders() []Header  { return []Header{{"x-berth-decision", "d1"}} }
+func (f *fakeDecision) Acknowledgement() []Member { return nil }
+func (f *fakeDecision) ResponseHeaders() []Header { return nil }
 
 func (f *fakeDecision) Served(s Served) *Refusal {
 	if f.of.onServed != nil {

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/google/uuid"
 
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/placement"
@@ -32,6 +31,7 @@ type decider struct {
 	clock    telemetry.Clock
 	recorder *recorder
 	metrics  *metrics
+	ids      *idSource
 	scratch  sync.Pool
 }
 
@@ -48,6 +48,7 @@ func newDecider(registry *pool.Registry, clock telemetry.Clock, rec *recorder, m
 		clock:    clock,
 		recorder: rec,
 		metrics:  m,
+		ids:      newIDSource(),
 		scratch:  sync.Pool{New: func() any { return new(scratch) }},
 	}
 }
@@ -59,7 +60,7 @@ func (d *decider) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refus
 	}
 	now := d.clock()
 	act := d.active.Load()
-	id := uuid.Must(uuid.NewV7()).String()
+	id := d.ids.next()
 	s := d.scratch.Get().(*scratch)
 	defer d.scratch.Put(s)
 	c := &cycle{

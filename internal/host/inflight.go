@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/pool"
@@ -90,25 +88,28 @@ func (f *inFlight) RequestHeaders() []extproc.Header {
 }
 
 // Acknowledgement implements extproc.Decision.
-func (f *inFlight) Acknowledgement() *structpb.Struct {
+func (f *inFlight) Acknowledgement() []extproc.Member {
 	r := f.record
-	fields := map[string]*structpb.Value{
-		"version":      structpb.NewStringValue(v1alpha1.Version),
-		"decision":     structpb.NewStringValue(r.ID),
-		"rung":         structpb.NewStringValue(r.Rung),
-		"policy":       structpb.NewStringValue(r.Versions.Policy),
-		"candidates":   structpb.NewNumberValue(float64(r.Screened)),
-		"intentSource": structpb.NewStringValue(r.Intent.Source),
-		"recommended":  structpb.NewStringValue(f.order[0].Destination),
-	}
+	members := make([]extproc.Member, 0, 10+len(r.ScreenedOut))
+	members = append(members,
+		extproc.Text("version", v1alpha1.Version),
+		extproc.Text("decision", r.ID),
+		extproc.Text("rung", r.Rung),
+		extproc.Text("policy", r.Versions.Policy),
+		extproc.Number("candidates", float64(r.Screened)),
+		extproc.Text("intentSource", r.Intent.Source),
+		extproc.Text("recommended", f.order[0].Destination),
+	)
 	for class, n := range r.ScreenedOut {
-		fields["screenedOut."+class] = structpb.NewNumberValue(float64(n))
+		members = append(members, extproc.Number("screenedOut."+class, float64(n)))
 	}
 	if f.served.At != 0 {
-		fields["acted"] = structpb.NewStringValue(string(f.acted))
-		fields["served"] = structpb.NewStringValue(f.served.Address)
+		members = append(members, extproc.Text("acted", string(f.acted)))
+		if f.servedBy != nil {
+			members = append(members, extproc.Text("served", f.servedBy.Destination))
+		}
 	}
-	return &structpb.Struct{Fields: fields}
+	return members
 }
 
 // Served implements extproc.Decision.
@@ -171,11 +172,12 @@ func (f *inFlight) judge(address string) (acted, *pool.Endpoint) {
 func (f *inFlight) learn() {
 	failed := f.served.Attempts
 	switch {
+	case f.byReplica() && f.servedBy == nil:
+		// Somebody answered, and nobody said who: it may have been any of them.
+		return
 	case f.byReplica():
 		failed--
-		if f.servedBy != nil {
-			f.servedBy.Answered()
-		}
+		f.servedBy.Answered()
 	case f.served.TransportFailure == "" && !strings.Contains(f.served.Details, "reset"):
 		// The gateway gave up for a reason that is not a connection's.
 		return
