@@ -7,6 +7,43 @@ import (
 	"unicode/utf8"
 )
 
+// pathModel decodes the model's name in a path.
+func pathModel(path string, name Region) (string, error) {
+	var buf [MaxModelBytes]byte
+	decoded := buf[:0]
+	for i := name.Start; i < name.End; i++ {
+		if len(decoded) == MaxModelBytes {
+			return "", malformedPath(i, wantShortModel)
+		}
+		c := path[i]
+		if c == '%' {
+			// The digits end where the name does.
+			n, ok := hexByte(path[i+1 : name.End])
+			if !ok {
+				return "", malformedPath(i, "two hexadecimal digits after a percent sign")
+			}
+			c, i = n, i+2
+		}
+		decoded = append(decoded, c)
+	}
+	switch {
+	case !utf8.Valid(decoded):
+		return "", malformedPath(name.Start, "UTF-8")
+	case hasControl(decoded):
+		return "", malformedPath(name.Start, wantNoControl)
+	}
+	return string(decoded), nil
+}
+
+// hexByte reads the two hexadecimal digits that s begins with.
+func hexByte(s string) (value byte, ok bool) {
+	if len(s) < 2 || !isHex(s[0]) || !isHex(s[1]) {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s[:2], 16, 8)
+	return byte(n), err == nil
+}
+
 // isPlain reports whether a JSON string's inside is printable ASCII without
 // escapes, so that it is its own decoding.
 func isPlain(raw []byte) bool {

@@ -5,12 +5,52 @@
 //
 // # What is read, and when
 //
-// [APIOf] recognises the two OpenAI-style generation paths. [Scan] reads a body
-// only if the path is one of them, the content type is JSON (or absent: engines
-// take such bodies as JSON on these paths), the body is not compressed and is
-// not empty. Anything else is opaque traffic: Scan names the reason in
-// [Facts.Unread], returns no error, and the request is routed by its headers
-// alone.
+// [APIOf] recognises the APIs below by how a path ends. What stands in front
+// does not count, so that /score is also /v1/score and /rerank also /v2/rerank;
+// TRITON is /v2/models/{model}[/versions/{version}]. Anything behind these paths
+// is another operation.
+//
+//	API                    path ends with            prompt           instructions limit on tokens
+//	chat_completions       /v1/chat/completions      messages                      max_completion_tokens, max_tokens
+//	completions            /v1/completions           prompt                        max_tokens
+//	responses              /v1/responses             input            instructions max_output_tokens
+//	embeddings             /v1/embeddings            input
+//	messages               /v1/messages              messages         system       max_tokens
+//	message_tokens         /v1/messages/count_tokens messages         system
+//	audio_transcriptions   /v1/audio/transcriptions  (a form)
+//	audio_translations     /v1/audio/translations    (a form)
+//	audio_speech           /v1/audio/speech
+//	image_generations      /v1/images/generations
+//	image_edits            /v1/images/edits          (a form)
+//	image_variations       /v1/images/variations     (a form)
+//	tokenize               /tokenize                 prompt, messages
+//	detokenize             /detokenize
+//	pooling                /pooling
+//	classify               /classify
+//	score                  /score
+//	rerank                 /rerank
+//	triton_infer           TRITON/infer              (not read)
+//	triton_generate        TRITON/generate           text_input                    max_tokens
+//	triton_generate_stream TRITON/generate_stream    text_input                    max_tokens
+//	triton_model           TRITON                    (not read)
+//	                       TRITON/ready
+//	                       TRITON/config
+//	                       TRITON/stats
+//	                       TRITON/trace/setting
+//
+// Of two members for one thing the left one counts, if the body has it. A form
+// that is announced as JSON is read as JSON.
+//
+// [Scan] reads a body only if the path is one of these, the content type is
+// JSON (or absent, and the API is none of forms: engines take such bodies as
+// JSON), the body is not compressed and is not empty. Anything else is opaque
+// traffic: Scan names the reason in [Facts.Unread], returns no error, and the
+// request is routed by its headers, and what its path states, alone. So are
+// inference requests in tensors, whose bodies may be binary behind their JSON
+// without a content type that says so.
+//
+// Where the path names the model, the path counts: [Target] decodes the name,
+// and a "model" in the body is passed over.
 //
 // # One pass over the top level
 //
@@ -35,18 +75,20 @@
 //
 // Only what routing needs is judged. A body that is not one valid JSON object,
 // or a model that is not a string, is too long or holds control characters, is
-// malformed: [ErrBodyMalformed]. A missing or empty model is no error (an
-// engine may answer with its base model). Wrong types of other members are the
-// engine's to judge; here they count as not stated.
+// malformed: [ErrBodyMalformed]. So is a path whose model is too long, holds
+// control characters or is wrongly encoded: [ErrPathMalformed]. A missing or
+// empty model is no error (an engine may answer with its base model). Wrong
+// types of other members are the engine's to judge; here they count as not
+// stated.
 //
 // An [Error] carries a reason token, a byte offset and what was expected there.
-// It never quotes the body, so that prompts do not reach logs.
+// It never quotes the request, so that prompts do not reach logs.
 //
 // # Cost
 //
 // Strings, most of any body, are checked eight bytes at a time for the three
-// things that matter in them (closing quote, backslash, control character).
-// The only allocation on success is the model's name.
+// things that matter in them (closing quote, backslash, control character), and
+// so are lists of token ids. The only allocation on success is the model's name.
 //
 // All functions are pure and safe for concurrent use; Scan retains no part of
 // the body.

@@ -15,17 +15,24 @@ var (
 	// ErrBodyMalformed matches (errors.Is) a body that is not one valid JSON
 	// object, or whose model is not a usable name.
 	ErrBodyMalformed = errors.New("request body is malformed")
+	// ErrPathMalformed matches (errors.Is) a path whose model is not a usable
+	// name.
+	ErrPathMalformed = errors.New("request path is malformed")
 	// ErrModelAmbiguous matches (errors.Is) a body from which two parsers could
 	// read two different models.
 	ErrModelAmbiguous = errors.New("request body names its model ambiguously")
 )
 
-// Error says why a body was refused. It holds no part of the body.
+// Error says why a request was refused. It holds no part of the request.
 type Error struct {
-	// Token is TokenBodyMalformed or TokenModelAmbiguous.
+	// Token is TokenBodyMalformed or TokenModelAmbiguous. A malformed path has
+	// the former: there is no token of its own for what clients get wrong so
+	// rarely, and Error names the path.
 	Token string
-	// Offset is the byte of the body, counted from 0, that does not fit; it is
-	// the body's length if the body ends too early.
+	// InPath is true if the path was refused, not the body.
+	InPath bool
+	// Offset is the byte of the body or path, counted from 0, that does not fit;
+	// it is the body's length if the body ends too early.
 	Offset int
 	// Detail says what was expected at Offset.
 	Detail string
@@ -35,12 +42,16 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%v: byte %d: %s", e.Unwrap(), e.Offset, e.Detail)
 }
 
-// Unwrap returns ErrModelAmbiguous or ErrBodyMalformed, by the token.
+// Unwrap returns ErrModelAmbiguous, ErrPathMalformed or ErrBodyMalformed.
 func (e *Error) Unwrap() error {
-	if e.Token == TokenModelAmbiguous {
+	switch {
+	case e.Token == TokenModelAmbiguous:
 		return ErrModelAmbiguous
+	case e.InPath:
+		return ErrPathMalformed
+	default:
+		return ErrBodyMalformed
 	}
-	return ErrBodyMalformed
 }
 
 // malformed builds the error for a body in which want does not stand at
@@ -51,4 +62,10 @@ func malformed(body []byte, offset int, want string) *Error {
 		detail += ", but the body ends"
 	}
 	return &Error{Token: TokenBodyMalformed, Offset: offset, Detail: detail}
+}
+
+// malformedPath builds the error for a path in whose model want does not stand
+// at offset.
+func malformedPath(offset int, want string) *Error {
+	return &Error{Token: TokenBodyMalformed, InPath: true, Offset: offset, Detail: "expected " + want + " in the model's name"}
 }

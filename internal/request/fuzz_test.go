@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 )
 
 // FuzzScanAgainstEncodingJSON holds Scan against encoding/json: the same
@@ -20,6 +22,7 @@ func FuzzScanAgainstEncodingJSON(f *testing.F) {
 		`{"model":"a","model":"b"}`, `{"mod\u0065l":"a"}`, `{"model":null}`, `{"model":"\ud83d\u0041\n"}`, `{"Model":1}`, `[]`, `1E01000`, `{} x`, `{"a":01}`,
 		`{"str\u0065am":true,"stream":null,"messages":1,"messages":[2]}`, "{\"a\":\"\x01\"}", "{\"model\":\"\xff\"}", ` {"a" : { } , "b" : [ ] } `,
 		`{"a":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, `{"a":"0123456789012345678901234567890123456789\"`,
+		`{"messages":[1,22,333,4444,55555,0, 7, 88,128000,1,2,3]}`, `{"messages":[[1,2,3,4,5,6,7,8],[100,200, 300,0,400]],"a":[10,,11]}`,
 		`{"max_tokens":-0,"stream":"true","prompt":1e5}`, `{"model":"` + strings.Repeat("x", 1030) + `"}`,
 	} {
 		f.Add([]byte(body))
@@ -118,4 +121,34 @@ func decode(t *testing.T, body []byte) (want decoded, token string) {
 		}
 	}
 	return want, ""
+}
+
+// FuzzTarget holds the decoding of a model in a path against net/url.
+func FuzzTarget(f *testing.F) {
+	for _, path := range []string{
+		"/v2/models/a%2Fb/versions/1/infer?x=y", "/v2/models/%zz/generate", "/x/v2/models/a/v2/models/é/", "/v2/models/%00", "/v2/models/%ff%",
+		"/v1/chat/completions/?a=b", "/v2/models/stats", "/v2/models//infer", "/v2/models/a/versions/x/infer", "/score#/v2/models/a",
+	} {
+		f.Add(path)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		api, model, err := Target(path)
+		if got := APIOf(path); got != api {
+			t.Fatalf("APIOf(%q) = %v, Target says %v", path, got, api)
+		}
+		if api < TritonInfer {
+			if err != nil || model != "" {
+				t.Fatalf("Target(%q) = %v, %q, %v: no model is in this path", path, api, model, err)
+			}
+			return
+		}
+		part := strings.FieldsFunc("."+path, func(r rune) bool { return r == '?' || r == '#' })[0]
+		parts := strings.Split(strings.TrimSuffix(part, "/"), "/v2/models/")
+		segment, _, _ := strings.Cut(parts[len(parts)-1], "/")
+		want, decodeErr := url.PathUnescape(segment)
+		usable := decodeErr == nil && len(want) <= MaxModelBytes && utf8.ValidString(want) && !strings.ContainsFunc(want, unicode.IsControl)
+		if usable != (err == nil) || usable && model != want {
+			t.Fatalf("Target(%q) = %v, %q, %v, want %q, usable %v", path, api, model, err, want, usable)
+		}
+	})
 }

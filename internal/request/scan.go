@@ -3,7 +3,6 @@ package request
 import (
 	"bytes"
 	"math"
-	"strconv"
 )
 
 // MaxModelBytes is the longest model name that is accepted, in bytes after
@@ -11,10 +10,18 @@ import (
 // the longest in use, and keeps what a client sends small in records.
 const MaxModelBytes = 1024
 
+// What is wanted of a model's name, wherever it stands.
+const (
+	wantShortModel = "at most 1024 bytes"
+	wantNoControl  = "no control characters"
+)
+
 // Values of [Facts.Unread]: why a body was not read.
 const (
 	// UnreadPath: the path is none of the known APIs.
 	UnreadPath = "path"
+	// UnreadAPI: the API's body holds nothing that routing needs.
+	UnreadAPI = "api"
 	// UnreadEmptyBody: there is no byte to read.
 	UnreadEmptyBody = "empty_body"
 	// UnreadContentEncoding: the body is compressed.
@@ -28,31 +35,52 @@ const (
 type Facts struct {
 	API API
 	// Unread is "" if the body was read, otherwise the first reason against
-	// reading it, in the order path, empty body, content encoding, content
-	// type. All fields below but BodyBytes are then zero.
+	// reading it, in the order path, API, empty body, content encoding, content
+	// type. What a body states is then not known.
 	Unread string
-	// Model is the decoded "model": the name by which a replica serves it, at
-	// most MaxModelBytes, without control characters. HasModel is false if it
-	// is absent or empty.
+	// Model is the name by which a replica serves the model, decoded, at most
+	// MaxModelBytes, without control characters: the body's "model", or what the
+	// path names. HasModel is false if it is absent or empty.
 	Model    string
 	HasModel bool
-	// Stream is true if "stream" is the literal true.
+	// Stream is true if "stream" is the literal true; or, where the path names
+	// the model, if the path asks for a stream.
 	Stream bool
-	// MaxTokens is the limit on generated tokens, from 1 to 1<<63-1:
-	// "max_completion_tokens", or "max_tokens" if the former states none. It is
-	// 0 if neither is an integer in that range, written without fraction or
-	// exponent.
+	// MaxTokens is the limit on generated tokens, from 1 to 1<<63-1, in the
+	// member that the API has for it. It is 0 if that is no integer in this
+	// range, written without fraction or exponent.
 	MaxTokens int64
-	// Prompt is where the JSON value of "messages" (chat) or "prompt"
-	// (completions) lies, of whatever type it is.
+	// Prompt is where the JSON value of the prompt lies, of whatever type it is.
 	Prompt Region
+	// Instructions is where the JSON value lies that an API keeps apart from the
+	// prompt and that engines put in front of it: "instructions" (responses),
+	// "system" (messages).
+	Instructions Region
 	// BodyBytes is the size of the body, read or not.
 	BodyBytes int
 }
 
-// Region is a part of a body: body[Start:End], in bytes. The zero Region is
-// no part.
+// Region is a part of a body (or path): body[Start:End], in bytes. The zero
+// Region is no part.
 type Region struct{ Start, End int }
+
+// Read reads the facts from a request's path and body: [Target] and [Scan] in
+// one. Where the path names the model, a "model" in the body means nothing (to
+// Triton it is one more input of the model) and is not looked at.
+//
+// An error is always an [*Error], and the facts beside it hold API and
+// BodyBytes only.
+func Read(path, contentType, contentEncoding string, body []byte) (Facts, error) {
+	api, model, err := Target(path)
+	if err != nil {
+		return Facts{API: api, BodyBytes: len(body)}, err
+	}
+	facts, err := Scan(api, contentType, contentEncoding, body)
+	if err == nil && model != "" {
+		facts.Model, facts.HasModel = model, true
+	}
+	return facts, err
+}
 
 // Scan reads the facts from a request's body. contentType and contentEncoding
 // are the header values, "" if absent. The package documentation says when a
@@ -64,36 +92,41 @@ type Region struct{ Start, End int }
 // only. The body is neither changed nor retained.
 func Scan(api API, contentType, contentEncoding string, body []byte) (Facts, error) {
 	facts := Facts{API: api, BodyBytes: len(body)}
-	if facts.Unread = unread(api, contentType, contentEncoding, body); facts.Unread != "" {
-		return facts, nil
-	}
-	var m members
-	if err := m.scan(body); err != nil {
-		return facts, err
+	m := members{api: of(api)}
+	if facts.Unread = unread(m.api, contentType, contentEncoding, body); facts.Unread == "" {
+		if err := m.scan(body); err != nil {
+			return facts, err
+		}
 	}
 	facts.Model, facts.HasModel = m.model, m.model != ""
 	facts.Stream = m.stream
-	facts.MaxTokens = m.maxCompletionTokens
+	if m.api.modelInPath {
+		facts.Stream = m.api.streams
+	}
+	facts.MaxTokens = m.limit[0]
 	if facts.MaxTokens == 0 {
-		facts.MaxTokens = m.maxTokens
+		facts.MaxTokens = m.limit[1]
 	}
-	switch api {
-	case ChatCompletions:
-		facts.Prompt = m.messages
-	case Completions:
-		facts.Prompt = m.prompt
+	facts.Prompt = m.prompt[0]
+	if facts.Prompt == (Region{}) {
+		facts.Prompt = m.prompt[1]
 	}
+	facts.Instructions = m.instructions
 	return facts, nil
 }
 
-func unread(api API, contentType, contentEncoding string, body []byte) string {
+func unread(api *traits, contentType, contentEncoding string, body []byte) string {
 	switch {
-	case api != ChatCompletions && api != Completions:
+	case api == of(Unknown):
 		return UnreadPath
+	case api.body == opaqueBody:
+		return UnreadAPI
 	case len(body) == 0:
 		return UnreadEmptyBody
 	case !isIdentity(contentEncoding):
 		return UnreadContentEncoding
+	case trimSpace(contentType) == "" && api.body == jsonBody:
+		return ""
 	case !isJSON(contentType):
 		return UnreadContentType
 	default:
@@ -104,13 +137,13 @@ func unread(api API, contentType, contentEncoding string, body []byte) string {
 // members are the top-level members that Facts are made of. Whatever is
 // assigned twice keeps the last value, except the model.
 type members struct {
-	model               string
-	modelSeen           bool
-	stream              bool
-	maxTokens           int64
-	maxCompletionTokens int64
-	messages            Region
-	prompt              Region
+	api          *traits
+	model        string
+	modelSeen    bool
+	stream       bool
+	limit        [2]int64
+	prompt       [2]Region
+	instructions Region
 }
 
 // scan walks the document once.
@@ -161,23 +194,29 @@ func (m *members) end(body []byte, i int) error {
 	return nil
 }
 
+// longestKey is the length of the longest key of interest.
+const longestKey = len("max_completion_tokens")
+
 // set takes over one member. key and value are valid JSON, key with its
 // quotes.
 func (m *members) set(body []byte, key, value Region) error {
 	raw := body[value.Start:value.End]
 	name, escaped := body[key.Start+1:key.End-1], false
-	// The longest key of interest, with each of its bytes written as \u00XX.
-	const longest = len("max_completion_tokens")
-	var decoded [longest]byte
-	if len(name) <= longest*len(`\u0000`) && bytes.IndexByte(name, '\\') >= 0 {
+	var decoded [longestKey]byte
+	// Each byte may be written as \u00XX.
+	if len(name) <= longestKey*len(`\u0000`) && bytes.IndexByte(name, '\\') >= 0 {
 		escaped = true
 		var ok bool
-		if name, ok = appendDecoded(decoded[:0], name, longest); !ok {
+		if name, ok = appendDecoded(decoded[:0], name, longestKey); !ok {
 			return nil
 		}
 	}
 	switch string(name) {
+	case "": // would match every member that the API does not have
 	case "model":
+		if m.api.modelInPath {
+			return nil
+		}
 		if m.modelSeen || escaped {
 			return &Error{Token: TokenModelAmbiguous, Offset: key.Start,
 				Detail: `expected one "model" key, written without escapes`}
@@ -186,14 +225,16 @@ func (m *members) set(body []byte, key, value Region) error {
 		return m.setModel(body, value)
 	case "stream":
 		m.stream = string(raw) == "true"
-	case "max_tokens":
-		m.maxTokens = tokenLimit(raw)
-	case "max_completion_tokens":
-		m.maxCompletionTokens = tokenLimit(raw)
-	case "messages":
-		m.messages = value
-	case "prompt":
-		m.prompt = value
+	case m.api.prompt[0]:
+		m.prompt[0] = value
+	case m.api.prompt[1]:
+		m.prompt[1] = value
+	case m.api.limit[0]:
+		m.limit[0] = tokenLimit(raw)
+	case m.api.limit[1]:
+		m.limit[1] = tokenLimit(raw)
+	case m.api.instructions:
+		m.instructions = value
 	}
 	return nil
 }
@@ -218,10 +259,10 @@ func modelName(raw []byte) (name, want string) {
 	var buf [MaxModelBytes]byte
 	decoded, ok := appendDecoded(buf[:0], raw, MaxModelBytes)
 	if !ok {
-		return "", `at most ` + strconv.Itoa(MaxModelBytes) + ` bytes in "model"`
+		return "", wantShortModel + ` in "model"`
 	}
 	if hasControl(decoded) {
-		return "", `no control characters in "model"`
+		return "", wantNoControl + ` in "model"`
 	}
 	return string(decoded), ""
 }

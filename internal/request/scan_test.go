@@ -23,6 +23,7 @@ func TestScanReadsModelStreamAndLimits(t *testing.T) {
 		{"white space everywhere", " \t\r\n{ \"model\" : \"a\" ,\n\"stream\"\t:\rtrue } \n", "a", true, 0},
 		{"unknown fields pass", `{"seed":18446744073709551616,"temperature":0.10,"model":"a","x":{"y":[1,{"model":7}]}}`, "a", false, 0},
 		{"a nested model does not count", `{"extra":{"model":"b"},"model":"a"}`, "a", false, 0},
+		{"nested keys of any length and with escapes", `{"x":{"":1,"1234567":2,"12345678":3,"123456789":4,"a\"b\\":5,"\u0061:":6},"model":"a"}`, "a", false, 0},
 		{"an empty model is no model", `{"model":""}`, "", false, 0},
 		{"keys are case sensitive", `{"Model":"b","MODEL":7,"Stream":true,"model":"a"}`, "a", false, 0},
 		{"a key that only begins like one", `{"models":7,"mode":8,"model ":9}`, "", false, 0},
@@ -101,6 +102,27 @@ func TestScanFindsThePromptRegion(t *testing.T) {
 		{"the last of two", ChatCompletions, `{"messages":[1],"messages": [2]}`, `[2]`},
 		{"an escaped key", ChatCompletions, `{"mess\u0061ges":[3]}`, `[3]`},
 		{"a nested key does not count", Completions, `{"x":{"prompt":"y"}}`, ""},
+
+		{"a text of responses", Responses, `{"input":"hi","instructions":"be brief"}`, `"hi"`},
+		{"items of responses", Responses, `{"input":[{"role":"user"}]}`, `[{"role":"user"}]`},
+		{"responses have no messages", Responses, `{"messages":[1],"prompt":{"id":"x"}}`, ""},
+		{"texts to embed", Embeddings, `{"input":["a","b"]}`, `["a","b"]`},
+		{"token ids to embed", Embeddings, `{"input":[[1,2],[3]]}`, `[[1,2],[3]]`},
+		{"messages of Anthropic", Messages, `{"system":"x","messages":[{"role":"user"}]}`, `[{"role":"user"}]`},
+		{"messages to count", MessageTokens, `{"messages":[1]}`, `[1]`},
+		{"a prompt to tokenize", Tokenize, `{"prompt":"a"}`, `"a"`},
+		{"messages to tokenize", Tokenize, `{"messages":[1]}`, `[1]`},
+		{"the prompt counts before messages", Tokenize, `{"messages":[1],"prompt":"a"}`, `"a"`},
+		{"a text of Triton", TritonGenerate, `{"text_input":"a"}`, `"a"`},
+		{"a text of Triton to stream", TritonGenerateStream, `{"text_input":["a"]}`, `["a"]`},
+		{"tokens have no prompt", Detokenize, `{"tokens":[1]}`, ""},
+		{"pooling", Pooling, `{"input":"a","messages":[1]}`, ""},
+		{"classification", Classify, `{"input":"a"}`, ""},
+		{"scores", Score, `{"text_1":"a","text_2":["b"]}`, ""},
+		{"ranks", Rerank, `{"query":"a","documents":["b"]}`, ""},
+		{"speech", AudioSpeech, `{"input":"a"}`, ""},
+		{"images", ImageGenerations, `{"prompt":"a"}`, ""},
+		{"an empty key is no member's name", Score, `{"":"a"}`, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			facts, err := Scan(test.api, "", "", []byte(test.body))
@@ -114,6 +136,88 @@ func TestScanFindsThePromptRegion(t *testing.T) {
 				t.Errorf("prompt region is %+v, want the zero region", facts.Prompt)
 			}
 		})
+	}
+}
+
+func TestScanFindsTheInstructionsRegion(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		api  API
+		body string
+		want string // "" for the zero region
+	}{
+		{"of responses", Responses, `{"instructions":"be brief","input":"hi"}`, `"be brief"`},
+		{"of messages", Messages, `{"messages":[],"system":[{"type":"text"}]}`, `[{"type":"text"}]`},
+		{"of messages to count", MessageTokens, `{"system":"s"}`, `"s"`},
+		{"the last of two", Messages, `{"system":"s","system":null}`, `null`},
+		{"of a chat they are messages", ChatCompletions, `{"system":"s","instructions":"i"}`, ""},
+		{"each API has its own name", Responses, `{"system":"s"}`, ""},
+		{"an empty key is no member's name", Completions, `{"":"s"}`, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			facts, err := Scan(test.api, "", "", []byte(test.body))
+			if err != nil {
+				t.Fatalf("Scan: %v", err)
+			}
+			if got := test.body[facts.Instructions.Start:facts.Instructions.End]; got != test.want {
+				t.Errorf("instructions %+v of %s are %q, want %q", facts.Instructions, test.body, got, test.want)
+			}
+		})
+	}
+}
+
+func TestEachAPIHasItsOwnLimit(t *testing.T) {
+	const body = `{"max_tokens":1,"max_completion_tokens":2,"max_output_tokens":3,"stream":true}`
+	want := map[API]int64{ChatCompletions: 2, Completions: 1, Responses: 3, Messages: 1, TritonGenerate: 1, TritonGenerateStream: 1}
+	for api := range apiCount {
+		facts, err := Scan(api, "application/json", "", []byte(body))
+		if err != nil || facts.MaxTokens != want[api] {
+			t.Errorf("%v: limit %d, %v, want %d", api, facts.MaxTokens, err, want[api])
+		}
+	}
+}
+
+func TestReadTakesTheModelFromThePathOrTheBody(t *testing.T) {
+	for _, test := range []struct {
+		name, path, contentType, body string
+		want                          Facts // without BodyBytes
+	}{
+		{"from the body", "/v1/messages?beta=true", "application/json", `{"model":"a","max_tokens":5,"stream":true}`,
+			Facts{API: Messages, Model: "a", HasModel: true, MaxTokens: 5, Stream: true}},
+		{"none in the body", "/tokenize", "", `{}`, Facts{API: Tokenize}},
+		{"from the path", "/v2/models/a%20b/generate", "application/json", `{"text_input":"x","max_tokens":5}`,
+			Facts{API: TritonGenerate, Model: "a b", HasModel: true, MaxTokens: 5, Prompt: Region{14, 17}}},
+		{"the path wins", "/v2/models/a/generate", "", `{"model":"b"}`, Facts{API: TritonGenerate, Model: "a", HasModel: true}},
+		{"a body's model is not judged beside it", "/v2/models/a/generate", "", `{"model":7,"model":"b","mod\u0065l":"c"}`,
+			Facts{API: TritonGenerate, Model: "a", HasModel: true}},
+		{"the path streams", "/v2/models/a/generate_stream", "", `{"stream":false}`,
+			Facts{API: TritonGenerateStream, Model: "a", HasModel: true, Stream: true}},
+		{"the path does not stream", "/v2/models/a/generate", "", `{"stream":true}`,
+			Facts{API: TritonGenerate, Model: "a", HasModel: true}},
+		{"from the path beside tensors", "/v2/models/a/versions/2/infer", "", `{"model":"b"}`,
+			Facts{API: TritonInfer, Model: "a", HasModel: true, Unread: UnreadAPI}},
+		{"from the path without a body", "/v2/models/a/ready", "", ``,
+			Facts{API: TritonModel, Model: "a", HasModel: true, Unread: UnreadAPI}},
+		{"from the path beside a body that is not read", "/v2/models/a/generate_stream", "text/plain", `x`,
+			Facts{API: TritonGenerateStream, Model: "a", HasModel: true, Stream: true, Unread: UnreadContentType}},
+		{"a form has none that is read", "/v1/audio/transcriptions", "multipart/form-data; boundary=x", "--x--",
+			Facts{API: AudioTranscriptions, Unread: UnreadContentType}},
+		{"an unknown path has none", "/v1/chat/completions/render", "application/json", `{"model":"a"}`, Facts{Unread: UnreadPath}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.want.BodyBytes = len(test.body)
+			got, err := Read(test.path, test.contentType, "", []byte(test.body))
+			if err != nil || got != test.want {
+				t.Errorf("Read = %+v, %v\nwant %+v", got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestReadRefusesABrokenBodyBesideAModelInThePath(t *testing.T) {
+	facts, err := Read("/v2/models/a/generate", "", "", []byte(`{"text_input":`))
+	if want := (Facts{API: TritonGenerate, BodyBytes: 14}); !errors.Is(err, ErrBodyMalformed) || facts != want {
+		t.Errorf("Read = %+v, %v, want %+v and a malformed body", facts, err, want)
 	}
 }
 
@@ -155,6 +259,8 @@ func TestScanRefuses(t *testing.T) {
 		{"a literal that goes on", `{"a":nulls}`, TokenBodyMalformed, 9, "',' or '}'"},
 		{"a leading zero", `{"a":01}`, TokenBodyMalformed, 6, "leading zero"},
 		{"a plus sign", `{"a":+1}`, TokenBodyMalformed, 5, "JSON value"},
+		{"a leading zero in a list", `{"a":[01,2,3,4,5,6]}`, TokenBodyMalformed, 7, "leading zero"},
+		{"a leading zero in a list of lists", `{"a":[[1],[00,2,3,4,5,6]]}`, TokenBodyMalformed, 12, "leading zero"},
 		{"a minus alone", `{"a":-}`, TokenBodyMalformed, 6, "digit"},
 		{"a point without digits", `{"a":1.}`, TokenBodyMalformed, 7, "digit"},
 		{"a point without an integer", `{"a":.5}`, TokenBodyMalformed, 5, "JSON value"},
@@ -165,6 +271,10 @@ func TestScanRefuses(t *testing.T) {
 		{"a short unicode escape", `{"a":"\u12g4"}`, TokenBodyMalformed, 10, "hexadecimal"},
 		{"a line feed in a string", "{\"a\":\"long enough for a word\nx\"}", TokenBodyMalformed, 28, "control characters"},
 		{"a control character in a key", "{\"a\x1fb\":1}", TokenBodyMalformed, 3, "control characters"},
+		{"a control character in a nested key", "{\"a\":{\"b\x1fc\":1}}", TokenBodyMalformed, 8, "control characters"},
+		{"an unknown escape in a nested key", `{"a":{"b\q":1}}`, TokenBodyMalformed, 9, "after a backslash"},
+		{"a nested key that ends the body", `{"a":{"b`, TokenBodyMalformed, 8, "closing quote"},
+		{"a nested key behind which the body ends", `{"a":{"b"`, TokenBodyMalformed, 9, "the body ends"},
 		{"nesting beyond the bound", `{"a":` + nest(MaxDepth) + `}`, TokenBodyMalformed, 5 + MaxDepth - 1, "at most 10000"},
 		{"a fault behind the model", `{"model":"a","stream":tru}`, TokenBodyMalformed, 25, "literal"},
 
@@ -256,6 +366,52 @@ func TestStringsStopWhereverTheStopIs(t *testing.T) {
 	}
 }
 
+// Lists of token ids are checked eight bytes at a time: each fault, and each
+// element that is none of that kind, at every offset from a word's start.
+func TestTokenIDsStopWhereverTheStopIs(t *testing.T) {
+	for before := 1; before <= 24; before++ {
+		for _, list := range []string{strings.Repeat("9", before), strings.Repeat("1,20, 3,", 3)[:before] + "4"} {
+			for _, test := range []struct {
+				middle string
+				fault  int // offset in middle; -1 if it is valid
+			}{
+				{"", -1}, {",0", -1}, {",0,10, 0", -1}, {", 7", -1}, {",  7", -1}, {" ,7", -1}, {" , 7", -1}, {",\n\t7", -1}, {" ", -1},
+				{",-7", -1}, {",1.5e3", -1}, {",0.5", -1}, {",[7]", -1}, {`,"é"`, -1}, {",null", -1}, {",{}", -1}, {",18446744073709551616", -1},
+				{",,7", 1}, {", ,7", 2}, {",00", 2}, {", 01", 3}, {",", 1}, {", ", 2}, {" 7", 1}, {",7 7", 3}, {",7  7", 4}, {",é", 1}, {",7é", 2},
+				{",7\x80", 2}, {",+7", 1}, {",7a", 2}, {",7/", 2}, {",7:", 2}, {",7-", 2}, {",$", 1}, {",(7", 1}, {",\x00", 1}, {"}", 0}, {",7}", 2},
+			} {
+				for _, after := range []string{"]}", ",8]}", ",8,9,10,11,12, 13, 14]}"} {
+					head := `{"prompt":[` + list
+					body := head + test.middle + after
+					facts, err := Scan(Completions, "", "", []byte(body))
+					if test.fault < 0 {
+						if want := (Region{10, len(body) - 1}); err != nil || facts.Prompt != want {
+							t.Fatalf("Scan(%q) = %+v, %v, want prompt %+v", body, facts, err, want)
+						}
+						continue
+					}
+					var fault *Error
+					if !errors.As(err, &fault) || fault.Offset != len(head)+test.fault {
+						t.Fatalf("Scan(%q): %v, want a fault at %d", body, err, len(head)+test.fault)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestTokenIDsAreSkippedInOneRun(t *testing.T) {
+	for _, separator := range []string{",", ", "} {
+		for digits := 1; digits <= 8; digits++ {
+			list := []byte(strings.Repeat("1", digits) + strings.Repeat(separator+"128000"+separator+"0", 1000))
+			// The last word may be cut short, and its element begin in the one before.
+			if end := skipIntegers(list, 0); end < len(list)-16 {
+				t.Errorf("the run over %d bytes that begin %.20q ends at %d", len(list), list, end)
+			}
+		}
+	}
+}
+
 func TestErrorsNeverQuoteTheBody(t *testing.T) {
 	const secret = "hunter2"
 	for _, body := range []string{
@@ -297,7 +453,7 @@ func TestScanNeverModifiesTheBody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := []byte(strings.Join(rapid.SliceOf(rapid.SampledFrom(pieces)).Draw(t, "pieces"), ""))
 		before := bytes.Clone(body)
-		facts, _ := Scan(rapid.SampledFrom([]API{ChatCompletions, Completions}).Draw(t, "api"), "", "", body)
+		facts, _ := Scan(rapid.SampledFrom([]API{ChatCompletions, Completions, Responses, Messages, Tokenize, TritonGenerate}).Draw(t, "api"), "", "", body)
 		if !bytes.Equal(body, before) {
 			t.Fatalf("the body is now %q, was %q", body, before)
 		}

@@ -75,6 +75,9 @@ func skipNested(b []byte, i int) (end int, want string) {
 			if i = skipSpace(b, i+1); i < len(b) && b[i] == ']' {
 				break
 			}
+			if i < len(b) && b[i]-'0' <= 9 {
+				i = skipIntegers(b, i)
+			}
 			continue
 		default:
 			if i, want = skipScalar(b, i); want != "" {
@@ -135,7 +138,15 @@ func skipName(b []byte, i int) (end int, want string) {
 	if i >= len(b) || b[i] != '"' {
 		return i, wantKey
 	}
-	if i, want = skipString(b, i+1); want != "" {
+	i++
+	// Most keys end in their first word, and need no more than this.
+	length := 8
+	if i+8 <= len(b) {
+		length = bits.TrailingZeros64(stops(b[i:i+8])) / 8
+	}
+	if length < 8 && b[i+length] == '"' {
+		i += length + 1
+	} else if i, want = skipString(b, i); want != "" {
 		return i, want
 	}
 	if i = skipSpace(b, i); i >= len(b) || b[i] != ':' {
@@ -218,6 +229,48 @@ func skipNumber(b []byte, i int) (end int, want string) {
 	return i, ""
 }
 
+// skipIntegers skips elements of an array, the first of which begins with a
+// digit at i, for as long as they are what token ids are: integers without a
+// sign, with a comma and at most one space between them. It returns where the
+// first element begins that it has not skipped, or where one should begin; that
+// is i if the array is of another kind. Faults are left to who reads on there.
+//
+// Like stops, it looks at eight bytes at once and marks lanes by their top bit.
+// For bytes up to 0x7f, adding 0x7f sets it unless the byte is zero, and adding
+// 0x76 unless it is below ten; neither sum reaches into the next lane.
+func skipIntegers(b []byte, i int) int {
+	const (
+		lanes = 0x0101010101010101
+		tops  = 0x80 * lanes
+	)
+	first := i
+	// Whether the byte before the word belongs to a separator, as '[' does, is a
+	// comma, or is a zero that an element begins with; in the lowest lane.
+	separatorBefore, commaBefore, zeroBefore := uint64(0x80), uint64(0), uint64(0)
+	for ; i+8 <= len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i : i+8])
+		value := x ^ '0'*lanes
+		separator := (value + 0x76*lanes) & tops // no digit
+		space := separator & ((x ^ ','*lanes) + 0x7f*lanes)
+		comma := separator ^ space
+		begins := separator<<8 | separatorBefore
+		zero := begins &^ (value + 0x7f*lanes)
+		misfit := x&tops | // not ASCII
+			space&((x^' '*lanes)+0x7f*lanes) | // no space either
+			space&^(comma<<8|commaBefore) | // a space that follows no comma
+			comma&begins | // a comma that follows no element
+			(zero<<8|zeroBefore)&^separator // a digit that follows a leading zero
+		if misfit != 0 {
+			break
+		}
+		separatorBefore, commaBefore, zeroBefore = separator>>56, comma>>56, zero>>56
+	}
+	for i > first && b[i-1]-'0' <= 9 {
+		i--
+	}
+	return skipSpace(b, i)
+}
+
 func skipDigits(b []byte, i int) int {
 	for i < len(b) && b[i]-'0' <= 9 {
 		i++
@@ -237,23 +290,32 @@ func skipSpace(b []byte, i int) int {
 func skipString(b []byte, i int) (end int, want string) {
 	for {
 		// One word first, which is all there is to most keys; then four at once,
-		// for long text; then the word that stopped the four.
+		// for long text.
 		if i+8 <= len(b) {
 			hits := stops(b[i : i+8])
 			if hits == 0 {
 				i += 8
 				for i+32 <= len(b) {
 					w := b[i : i+32]
-					if stops(w[0:8])|stops(w[8:16])|stops(w[16:24])|stops(w[24:32]) != 0 {
-						break
+					h0, h1, h2, h3 := stops(w[0:8]), stops(w[8:16]), stops(w[16:24]), stops(w[24:32])
+					if h0|h1|h2|h3 == 0 {
+						i += 32
+						continue
 					}
-					i += 32
-				}
-				for i+8 <= len(b) {
-					if hits = stops(b[i : i+8]); hits != 0 {
-						break
+					// The first of them that stops.
+					word := 24
+					hits = h3
+					if h2 != 0 {
+						word, hits = 16, h2
 					}
-					i += 8
+					if h1 != 0 {
+						word, hits = 8, h1
+					}
+					if h0 != 0 {
+						word, hits = 0, h0
+					}
+					i += word
+					break
 				}
 				if hits == 0 {
 					continue
