@@ -22,6 +22,8 @@ type Decision struct {
 	Rung string `json:"rung"`
 	// Fields says what became of each load field that the policy weights.
 	Fields []FieldUse `json:"fields,omitempty"`
+	// Scorers are those that ran, in the order of Candidate.Scores.
+	Scorers []ScorerUse `json:"scorers,omitempty"`
 	// Members is the size of the pool, Screened how many of them were left.
 	Members  int `json:"members"`
 	Screened int `json:"screened"`
@@ -74,6 +76,12 @@ type FieldUse struct {
 	Use string `json:"use"`
 }
 
+// ScorerUse is one scorer that ran.
+type ScorerUse struct {
+	Scorer string  `json:"scorer"`
+	Weight float64 `json:"weight"`
+}
+
 // Candidate is one member of the pool and its fate.
 type Candidate struct {
 	Replica string `json:"replica"`
@@ -90,35 +98,27 @@ type Candidate struct {
 	Pending  int32 `json:"pending"`
 	// Latency is the observed time to first byte in seconds; absent if none was
 	// observed lately.
-	Latency  *float64        `json:"latency,omitempty"`
+	Latency *float64 `json:"latency,omitempty"`
+	// Readings are in the order of Decision.Fields.
 	Readings []FieldEvidence `json:"readings,omitempty"`
-	Scores   []Score         `json:"scores,omitempty"`
+	// Scores are in the order of Decision.Scorers; null is "no evidence".
+	Scores []*float64 `json:"scores,omitempty"`
 	// Total is what the members were ordered by.
 	Total float64 `json:"total"`
 }
 
-// FieldEvidence is what was known of a field at a candidate.
+// FieldEvidence is what was known of a field at a candidate. Value is measured:
+// the engine said it. Estimate is inferred: the picker concluded it.
 type FieldEvidence struct {
-	Field string `json:"field"`
 	State string `json:"state"`
 	// Value is what was read; absent unless the state is fresh or stale.
 	Value *float64 `json:"value,omitempty"`
 	// AgeMillis is how old the reading was.
 	AgeMillis *int64 `json:"ageMillis,omitempty"`
-	// Estimate is what scorers read: the value with this picker's own picks
-	// added, or imputed. Absent if the field was dropped.
+	// Estimate is what scorers read instead of Value: with this picker's own
+	// picks added, or imputed. Absent if they read Value itself, or the field was
+	// dropped.
 	Estimate *float64 `json:"estimate,omitempty"`
-	// Provenance is measured for an estimate that is the value itself, inferred
-	// for one that was adjusted or imputed.
-	Provenance string `json:"provenance,omitempty"`
-}
-
-// Score is what one scorer said of a candidate. Value is absent for "no
-// evidence".
-type Score struct {
-	Scorer string   `json:"scorer"`
-	Weight float64  `json:"weight"`
-	Value  *float64 `json:"value,omitempty"`
 }
 
 // Refusal is an answer of the picker's own.

@@ -38,12 +38,12 @@ var at = time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 func ptr[T any](v T) *T { return &v }
 
 // fresh is a reading of a second ago that scorers read as estimate.
-func fresh(field string, value, estimate float64) v1alpha1.FieldEvidence {
-	return v1alpha1.FieldEvidence{Field: field, State: "fresh", Value: &value, AgeMillis: ptr(int64(1000)), Estimate: &estimate}
-}
-
-func scores(queue, kv *float64) []v1alpha1.Score {
-	return []v1alpha1.Score{{Scorer: "queue-depth", Weight: 2, Value: queue}, {Scorer: "kv-cache-utilization", Weight: 1, Value: kv}}
+func fresh(value, estimate float64) v1alpha1.FieldEvidence {
+	r := v1alpha1.FieldEvidence{State: "fresh", Value: &value, AgeMillis: ptr(int64(1000))}
+	if estimate != value {
+		r.Estimate = &estimate
+	}
+	return r
 }
 
 // decision is a decision of the full rung over three replicas and two that
@@ -55,15 +55,16 @@ func decision() *v1alpha1.Decision {
 		Request: v1alpha1.RequestFacts{API: "chat_completions", Stream: true, BodyBytes: 512},
 		Rung:    "full",
 		Fields:  []v1alpha1.FieldUse{{Field: "queueDepth", Use: "full"}, {Field: "kvCacheUtilization", Use: "full"}},
+		Scorers: []v1alpha1.ScorerUse{{Scorer: "queue-depth", Weight: 2}, {Scorer: "kv-cache-utilization", Weight: 1}},
 		Members: 5, Screened: 3, ScreenedOut: map[string]int{"health": 1, "served_model": 1},
 		Candidates: []v1alpha1.Candidate{
 			{Replica: "r1", Rank: 2, Total: 1.6, InFlight: 2, Pending: 1, Readings: []v1alpha1.FieldEvidence{
-				fresh("queueDepth", 1, 2), fresh("kvCacheUtilization", 0.4, 0.4)}, Scores: scores(ptr(0.5), ptr(0.6))},
+				fresh(1, 2), fresh(0.4, 0.4)}, Scores: []*float64{ptr(0.5), ptr(0.6)}},
 			{Replica: "r2", RemovedBy: "health"},
 			{Replica: "r3", Total: 0.9, Last: true, Readings: []v1alpha1.FieldEvidence{
-				fresh("queueDepth", 4, 4), fresh("kvCacheUtilization", 0.1, 0.1)}, Scores: scores(ptr(0.0), ptr(0.9))},
+				fresh(4, 4), fresh(0.1, 0.1)}, Scores: []*float64{ptr(0.0), ptr(0.9)}},
 			{Replica: "r4", Rank: 1, Total: 2.5, Readings: []v1alpha1.FieldEvidence{
-				fresh("queueDepth", 0, 0), fresh("kvCacheUtilization", 0.5, 0.5)}, Scores: scores(ptr(1.0), ptr(0.5))},
+				fresh(0, 0), fresh(0.5, 0.5)}, Scores: []*float64{ptr(1.0), ptr(0.5)}},
 			{Replica: "r5", RemovedBy: "served_model"},
 		},
 		Pick: "r4", Fallbacks: []string{"r1"}, Replayable: true,
@@ -88,32 +89,32 @@ func TestADecisionIsToldAsAPersonWould(t *testing.T) {
 			d := ended("confirmed", "r4", complete)
 			d.Rung, d.Fields[0].Use, d.Fields[1].Use = "partial", "partial", "dropped"
 			d.Candidates[0].Readings = []v1alpha1.FieldEvidence{
-				{Field: "queueDepth", State: "missing", Estimate: ptr(2.0)}, {Field: "kvCacheUtilization", State: "invalid"},
+				{State: "missing", Estimate: ptr(2.0)}, {State: "invalid"},
 			}
 			d.Candidates[2].Readings[0] = v1alpha1.FieldEvidence{
-				Field: "queueDepth", State: "stale", Value: ptr(9.0), AgeMillis: ptr(int64(61500)), Estimate: ptr(2.0),
+				State: "stale", Value: ptr(9.0), AgeMillis: ptr(int64(61500)), Estimate: ptr(2.0),
 			}
 			for i := range d.Candidates {
 				if s := d.Candidates[i].Scores; s != nil {
-					s[1].Value = nil
+					s[1] = nil
 				}
 			}
 			return d
 		},
 		"local": func() *v1alpha1.Decision {
 			d := ended("confirmed", "r4", complete)
-			d.Rung, d.Fields[0].Use, d.Fields[1].Use = "local", "dropped", "dropped"
+			d.Rung, d.Scorers, d.Fields[0].Use, d.Fields[1].Use = "local", nil, "dropped", "dropped"
 			for i, total := range []float64{1.0 / 3, 0, 0.25, 1, 0} {
 				d.Candidates[i].Total, d.Candidates[i].Scores, d.Candidates[i].Last = total, nil, false
 				for j := range d.Candidates[i].Readings {
-					d.Candidates[i].Readings[j] = v1alpha1.FieldEvidence{Field: d.Candidates[i].Readings[j].Field, State: "missing"}
+					d.Candidates[i].Readings[j] = v1alpha1.FieldEvidence{State: "missing"}
 				}
 			}
 			return d
 		},
 		"spread": func() *v1alpha1.Decision {
 			d := ended("unreported", "", v1alpha1.Outcome{Cause: "client_disconnect", Duration: 0.25})
-			d.Rung, d.Fields, d.Request.Stream, d.Intent.Model = "spread", nil, false, ""
+			d.Rung, d.Fields, d.Scorers, d.Request.Stream, d.Intent.Model = "spread", nil, nil, false, ""
 			d.Request.Unread = "content_encoding"
 			for i := range d.Candidates {
 				c := &d.Candidates[i]

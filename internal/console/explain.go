@@ -109,13 +109,13 @@ func explainCandidates(p *printer, d *v1alpha1.Decision) {
 	}
 	t := tabwriter.NewWriter(p, 2, 0, 2, ' ', 0)
 	header := []string{"  RANK", "REPLICA", "TOTAL"}
-	for _, r := range placed[0].Readings {
-		header = append(header, strings.ToUpper(r.Field))
+	for _, f := range d.Fields {
+		header = append(header, f.Field)
 	}
-	for _, s := range placed[0].Scores {
+	for _, s := range d.Scorers {
 		header = append(header, fmt.Sprintf("%s x%g", s.Scorer, s.Weight))
 	}
-	header = append(header, "IN FLIGHT", "")
+	header = append(header, "IN FLIGHT")
 	fmt.Fprintln(t, strings.Join(header, "\t"))
 	for _, c := range placed {
 		rank := "-"
@@ -127,13 +127,12 @@ func explainCandidates(p *printer, d *v1alpha1.Decision) {
 			row = append(row, describeEvidence(r))
 		}
 		for _, s := range c.Scores {
-			row = append(row, optional("%.3f", s.Value))
+			row = append(row, optional("%.3f", s))
 		}
-		note := ""
+		row = append(row, fmt.Sprintf("%d (%d new)", c.InFlight, c.Pending))
 		if c.Last {
-			note = "ordered last: no answer yet, or its last connection was refused"
+			row = append(row, "ordered last: no answer yet, or its last connection was refused")
 		}
-		row = append(row, fmt.Sprintf("%d (%d new)", c.InFlight, c.Pending), note)
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	_ = t.Flush() // errors stay in p
@@ -184,7 +183,7 @@ func describeEvidence(r v1alpha1.FieldEvidence) string {
 			text += fmt.Sprintf(" (%s old)", time.Duration(*r.AgeMillis)*time.Millisecond)
 		}
 	}
-	if r.Estimate != nil && (r.Value == nil || *r.Estimate != *r.Value) {
+	if r.Estimate != nil {
 		text += fmt.Sprintf(" -> %.3g", *r.Estimate)
 	}
 	return text
@@ -208,7 +207,7 @@ func explainPick(p *printer, d *v1alpha1.Decision) {
 	case best.Total == next.Total:
 		p.line("%s was picked: it tied with %s at %.4f, and ties break by the request's key.", d.Pick, next.Replica, best.Total)
 	default:
-		p.line("%s was picked: %.4f against %.4f for %s%s.", d.Pick, best.Total, next.Total, next.Replica, decisive(best, next))
+		p.line("%s was picked: %.4f against %.4f for %s%s.", d.Pick, best.Total, next.Total, next.Replica, decisive(d.Scorers, best, next))
 	}
 	if len(d.Fallbacks) > 0 {
 		p.line("Fallbacks, in order: %s.", strings.Join(d.Fallbacks, ", "))
@@ -216,15 +215,15 @@ func explainPick(p *printer, d *v1alpha1.Decision) {
 }
 
 // decisive names the scorer that did most for the winner.
-func decisive(best, next v1alpha1.Candidate) string {
+func decisive(scorers []v1alpha1.ScorerUse, best, next v1alpha1.Candidate) string {
 	name, most := "", 0.0
-	for i := range min(len(best.Scores), len(next.Scores)) {
+	for i := range min(len(scorers), len(best.Scores), len(next.Scores)) {
 		a, b := best.Scores[i], next.Scores[i]
-		if a.Value == nil || b.Value == nil {
+		if a == nil || b == nil {
 			continue
 		}
-		if gain := a.Weight * (*a.Value - *b.Value); gain > most {
-			name, most = a.Scorer, gain
+		if gain := scorers[i].Weight * (*a - *b); gain > most {
+			name, most = scorers[i].Scorer, gain
 		}
 	}
 	if name == "" {
@@ -240,6 +239,20 @@ var actedMeaning = map[string]string{
 	"unreported": "The gateway did not say who served the request.",
 }
 
+// unservedMeaning is said instead of "unreported" where nobody served.
+func unservedMeaning(d *v1alpha1.Decision) string {
+	switch o := d.Outcome; {
+	case d.Acknowledgement.Acted != "unreported" || o == nil:
+		return ""
+	case o.Status == 0:
+		return "No response had begun when the request ended."
+	case o.Details != "":
+		return "The gateway answered by itself."
+	default:
+		return ""
+	}
+}
+
 func explainEnd(p *printer, d *v1alpha1.Decision) {
 	a := d.Acknowledgement
 	if a.Acted == "" {
@@ -253,6 +266,9 @@ func explainEnd(p *printer, d *v1alpha1.Decision) {
 	meaning := actedMeaning[a.Acted]
 	if strings.Contains(meaning, "%s") {
 		meaning = fmt.Sprintf(meaning, served)
+	}
+	if unserved := unservedMeaning(d); unserved != "" {
+		meaning = unserved
 	}
 	if a.Attempts > 1 {
 		meaning += fmt.Sprintf(" It took %d attempts.", a.Attempts)

@@ -10,7 +10,6 @@ import (
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/ledger"
 	"github.com/berth-dev/berth/internal/placement"
-	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/screen"
 	"github.com/berth-dev/berth/internal/telemetry"
 	"github.com/berth-dev/berth/internal/version"
@@ -138,6 +137,10 @@ func describe(c *cycle) *v1alpha1.Decision {
 				rec.Fields = append(rec.Fields, v1alpha1.FieldUse{Field: placement.LoadFields[i].String(), Use: u.String()})
 			}
 		}
+		for i := range c.placed.Scores {
+			scorer := &c.act.plan.Scorers()[i]
+			rec.Scorers = append(rec.Scorers, v1alpha1.ScorerUse{Scorer: scorer.Name, Weight: scorer.Weight})
+		}
 	}
 	describeCandidates(c, rec)
 	return rec
@@ -186,14 +189,13 @@ func describeCandidates(c *cycle, rec *v1alpha1.Decision) {
 }
 
 func describePlacement(c *cycle, rec *v1alpha1.Decision) {
-	rows := c.evidence.Len()
-	scorers := c.act.plan.Scorers()
-	readings := make([]v1alpha1.FieldEvidence, 0, rows*len(placement.LoadFields))
-	scores := make([]v1alpha1.Score, 0, rows*len(c.placed.Scores))
-	numbers := make([]float64, 0, rows*(1+2*len(placement.LoadFields)+len(scorers)))
-	number := func(v float64) *float64 {
-		numbers = append(numbers, v)
-		return &numbers[len(numbers)-1]
+	rows, fields, scorers := c.evidence.Len(), len(rec.Fields), len(c.placed.Scores)
+	// One block of memory for what would otherwise be dozens of small ones.
+	block := evidenceBlock{
+		readings: make([]v1alpha1.FieldEvidence, 0, rows*fields),
+		scores:   make([]*float64, 0, rows*scorers),
+		numbers:  make([]float64, 0, rows*(1+2*fields+scorers)),
+		ages:     make([]int64, 0, rows*fields),
 	}
 	for row, slot := range c.screened.Slots {
 		cand := &rec.Candidates[slot]
@@ -202,52 +204,61 @@ func describePlacement(c *cycle, rec *v1alpha1.Decision) {
 		cand.Pending = c.evidence.Pending[row]
 		cand.Total = c.placed.Total[row]
 		if l := c.evidence.Latency[row]; !math.IsNaN(l) {
-			cand.Latency = number(l)
+			cand.Latency = block.number(l)
 		}
-		from := len(readings)
-		for i, f := range placement.LoadFields {
-			if c.placed.Uses[i] == placement.Unused {
-				continue
+		from := len(block.readings)
+		snapshot := c.set.Endpoints[slot].Snapshot()
+		for i := range placement.LoadFields {
+			if c.placed.Uses[i] != placement.Unused {
+				block.reading(c, snapshot, i, row)
 			}
-			readings = append(readings, fieldEvidence(c, c.set.Endpoints[slot], i, f, row, number))
 		}
-		cand.Readings = readings[from:len(readings):len(readings)]
-		from = len(scores)
-		for i, column := range c.placed.Scores {
-			s := v1alpha1.Score{Scorer: scorers[i].Name, Weight: scorers[i].Weight}
+		cand.Readings = block.readings[from:len(block.readings):len(block.readings)]
+		from = len(block.scores)
+		for _, column := range c.placed.Scores {
+			var score *float64
 			if v := column[row]; !math.IsNaN(v) {
-				s.Value = number(v)
+				score = block.number(v)
 			}
-			scores = append(scores, s)
+			block.scores = append(block.scores, score)
 		}
-		cand.Scores = scores[from:len(scores):len(scores)]
+		cand.Scores = block.scores[from:len(block.scores):len(block.scores)]
 	}
 	for place, row := range c.placed.Ranked {
 		rec.Candidates[c.screened.Slots[row]].Rank = place + 1
 	}
 }
 
-func fieldEvidence(
-	c *cycle, e *pool.Endpoint, i int, f telemetry.Field, row int, number func(float64) *float64,
-) v1alpha1.FieldEvidence {
-	state := c.evidence.Load[i].State[row]
-	value := c.evidence.Load[i].Value[row]
-	ev := v1alpha1.FieldEvidence{Field: f.String(), State: state.String()}
-	known := state == telemetry.Fresh || state == telemetry.Stale
-	if known {
-		ev.Value = number(value)
-		if s := e.Snapshot(); s != nil {
-			age := c.now.Sub(s.Readings[f].ObservedAt)
-			millis := int64(max(age, 0) / time.Millisecond)
-			ev.AgeMillis = &millis
+// evidenceBlock is the memory of one record's candidates. It never grows: a
+// pointer into it stays good.
+type evidenceBlock struct {
+	readings []v1alpha1.FieldEvidence
+	scores   []*float64
+	numbers  []float64
+	ages     []int64
+}
+
+func (b *evidenceBlock) number(v float64) *float64 {
+	b.numbers = append(b.numbers, v)
+	return &b.numbers[len(b.numbers)-1]
+}
+
+// reading describes a load field at a row. The snapshot may be newer than what
+// was gathered; it is asked for the age alone.
+func (b *evidenceBlock) reading(c *cycle, s *telemetry.Snapshot, field, row int) {
+	state := c.evidence.Load[field].State[row]
+	value := c.evidence.Load[field].Value[row]
+	ev := v1alpha1.FieldEvidence{State: state.String()}
+	if state == telemetry.Fresh || state == telemetry.Stale {
+		ev.Value = b.number(value)
+		if s != nil {
+			age := c.now.Sub(s.Readings[placement.LoadFields[field]].ObservedAt)
+			b.ages = append(b.ages, int64(max(age, 0)/time.Millisecond))
+			ev.AgeMillis = &b.ages[len(b.ages)-1]
 		}
 	}
-	if estimates := c.placed.Estimate[i]; estimates != nil {
-		ev.Estimate = number(estimates[row])
-		ev.Provenance = telemetry.Inferred.String()
-		if state == telemetry.Fresh && estimates[row] == value {
-			ev.Provenance = telemetry.Measured.String()
-		}
+	if estimates := c.placed.Estimate[field]; estimates != nil && (state != telemetry.Fresh || estimates[row] != value) {
+		ev.Estimate = b.number(estimates[row])
 	}
-	return ev
+	b.readings = append(b.readings, ev)
 }

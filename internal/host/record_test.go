@@ -212,8 +212,8 @@ func replay(rec *v1alpha1.Decision, plan *placement.Plan, fallbacks int) (order 
 		}
 		for i, f := range placement.LoadFields {
 			ev.Load[i].Value[row], ev.Load[i].State[row] = math.NaN(), telemetry.Missing
-			for _, reading := range c.Readings {
-				if reading.Field != f.String() {
+			for at, reading := range c.Readings {
+				if rec.Fields[at].Field != f.String() {
 					continue
 				}
 				state, ok := states[reading.State]

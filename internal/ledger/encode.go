@@ -51,6 +51,16 @@ func appendDecision(b []byte, d *v1alpha1.Decision) ([]byte, error) {
 		}
 		o.endList()
 	}
+	if len(d.Scorers) > 0 {
+		o.list("scorers")
+		for _, s := range d.Scorers {
+			o.element()
+			o.text("scorer", s.Scorer)
+			o.number("weight", s.Weight)
+			o.close()
+		}
+		o.endList()
+	}
 	o.integer("members", int64(d.Members))
 	o.integer("screened", int64(d.Screened))
 	o.counts("screenedOut", d.ScreenedOut)
@@ -101,27 +111,27 @@ func (o *object) candidates(candidates []v1alpha1.Candidate) {
 			for j := range c.Readings {
 				r := &c.Readings[j]
 				o.element()
-				o.text("field", r.Field)
 				o.text("state", r.State)
 				o.optionalNumber("value", r.Value)
 				if r.AgeMillis != nil {
 					o.integer("ageMillis", *r.AgeMillis)
 				}
 				o.optionalNumber("estimate", r.Estimate)
-				o.optionalText("provenance", r.Provenance)
 				o.close()
 			}
 			o.endList()
 		}
 		if len(c.Scores) > 0 {
 			o.list("scores")
-			for j := range c.Scores {
-				s := &c.Scores[j]
-				o.element()
-				o.text("scorer", s.Scorer)
-				o.number("weight", s.Weight)
-				o.optionalNumber("value", s.Value)
-				o.close()
+			for j, score := range c.Scores {
+				if j > 0 {
+					o.b = append(o.b, ',')
+				}
+				if score == nil {
+					o.b = append(o.b, "null"...)
+				} else {
+					o.value(*score)
+				}
 			}
 			o.endList()
 		}
@@ -251,10 +261,14 @@ func (o *object) optionalInteger(name string, value int64) {
 	}
 }
 
-// number writes whole numbers, most of what there is, without the search for
-// the shortest digits; others as encoding/json does.
 func (o *object) number(name string, value float64) {
 	o.key(name)
+	o.value(value)
+}
+
+// value writes whole numbers, most of what there is, without the search for the
+// shortest digits; others as encoding/json does.
+func (o *object) value(value float64) {
 	if whole := int64(value); float64(whole) == value && whole > -1e15 && whole < 1e15 && (whole != 0 || !math.Signbit(value)) {
 		o.b = strconv.AppendInt(o.b, whole, 10)
 		return

@@ -89,9 +89,9 @@ func BenchmarkLine(b *testing.B) {
 	d := &v1alpha1.Decision{Version: v1alpha1.Version, Kind: "Decision", ID: "01a228bd-fb36-70af-8d00-25ce638ee390", Time: time.Now().UTC()}
 	for range 10 {
 		c := v1alpha1.Candidate{Replica: "replica-1", Address: "10.0.0.1:8000", Total: 11.0 / 3}
-		for _, f := range []string{"queueDepth", "activeRequests", "kvCacheUtilization"} {
-			c.Readings = append(c.Readings, v1alpha1.FieldEvidence{Field: f, State: "fresh", Value: &value, AgeMillis: &age, Estimate: &value, Provenance: "measured"})
-			c.Scores = append(c.Scores, v1alpha1.Score{Scorer: f, Weight: 2, Value: &value})
+		for range 3 {
+			c.Readings = append(c.Readings, v1alpha1.FieldEvidence{State: "fresh", Value: &value, AgeMillis: &age})
+			c.Scores = append(c.Scores, &value)
 		}
 		d.Candidates = append(d.Candidates, c)
 	}
