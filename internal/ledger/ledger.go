@@ -18,9 +18,6 @@ import (
 // pools hold one entry per candidate.
 const ringBytes = 64 << 20
 
-// queueLength is how many finished records may wait for the log.
-const queueLength = 4096
-
 // Ledger keeps records. All methods may be called from any goroutine.
 type Ledger struct {
 	mu    sync.Mutex
@@ -32,26 +29,17 @@ type Ledger struct {
 	byID  map[string]*v1alpha1.Decision
 	bytes int
 
-	queue   chan *v1alpha1.Decision
-	flushed chan struct{}
-	count   func(result string)
+	// log is nil where no lines are written.
+	log *lineLog
 }
 
 // New returns a ledger with a ring of at most limit records. Lines go to w; a
 // nil w writes none. count is told "written", "dropped" or "failed" per line.
 func New(limit int, w io.Writer, count func(result string)) *Ledger {
-	l := &Ledger{
-		limit:   limit,
-		byID:    make(map[string]*v1alpha1.Decision, limit),
-		flushed: make(chan struct{}),
-		count:   count,
+	l := &Ledger{limit: limit, byID: make(map[string]*v1alpha1.Decision, limit)}
+	if w != nil {
+		l.log = newLineLog(w, count)
 	}
-	if w == nil {
-		close(l.flushed)
-		return l
-	}
-	l.queue = make(chan *v1alpha1.Decision, queueLength)
-	go l.write(w)
 	return l
 }
 
@@ -62,22 +50,16 @@ func (l *Ledger) Open(d *v1alpha1.Decision) { l.keep(d) }
 // same id is replaced.
 func (l *Ledger) Close(d *v1alpha1.Decision) {
 	l.keep(d)
-	if l.queue == nil {
-		return
-	}
-	select {
-	case l.queue <- d:
-	default:
-		l.count("dropped")
+	if l.log != nil {
+		l.log.put(d)
 	}
 }
 
-// Flush writes what waits and ends the writer. Close must not be called after.
+// Flush writes what waits and ends the log. Close must not be called after.
 func (l *Ledger) Flush() {
-	if l.queue != nil {
-		close(l.queue)
+	if l.log != nil {
+		l.log.flush()
 	}
-	<-l.flushed
 }
 
 func (l *Ledger) keep(d *v1alpha1.Decision) {
@@ -135,20 +117,4 @@ func (l *Ledger) Newest(n int) []*v1alpha1.Decision {
 		out = append(out, l.byID[l.order[i]])
 	}
 	return out
-}
-
-func (l *Ledger) write(w io.Writer) {
-	defer close(l.flushed)
-	var line []byte
-	for d := range l.queue {
-		var err error
-		if line, err = appendDecision(line[:0], d); err == nil {
-			_, err = w.Write(append(line, '\n'))
-		}
-		if err != nil {
-			l.count("failed")
-			continue
-		}
-		l.count("written")
-	}
 }
