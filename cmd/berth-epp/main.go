@@ -27,15 +27,23 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "berth-epp:", err)
-		var usage usageError
-		if errors.As(err, &usage) {
-			os.Exit(exitUsage)
-		}
-		os.Exit(exitFailure)
+	code := run(ctx)
+	stop()
+	os.Exit(code)
+}
+
+// run executes the command line and returns the exit code.
+func run(ctx context.Context) int {
+	err := command().ExecuteContext(ctx)
+	if err == nil {
+		return 0
 	}
+	fmt.Fprintln(os.Stderr, "berth-epp:", err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailure
 }
 
 type usageError struct{ error }
@@ -72,7 +80,7 @@ func command() *cobra.Command {
 			}
 			opts.Log = logger(level)
 			opts.DecisionLog = os.Stdout
-			return run(cmd.Context(), opts)
+			return serve(cmd.Context(), opts)
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -91,7 +99,7 @@ func command() *cobra.Command {
 // at Go's default of 100 collecting was an eighth of its CPU.
 const gcPercent = 400
 
-func run(ctx context.Context, opts host.Options) error {
+func serve(ctx context.Context, opts host.Options) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}

@@ -169,9 +169,9 @@ func TestAFailedScrapeIsNamedAndLeavesTheSnapshotAsItWas(t *testing.T) {
 		// last: the failure puts the endpoint behind those that answer.
 		last bool
 	}{
-		{"server error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "x", 500) }, "status_500", false},
+		{"server error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "x", http.StatusInternalServerError) }, "status_500", false},
 		{"no such page", http.NotFound, "status_404", false},
-		{"an API key is wanted", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "status_401", false},
+		{"an API key is wanted", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "status_401", false},
 		{"a status without a name", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(799) }, "status_other", false},
 		{"JSON list", text("[]"), "not_text", false},
 		{"HTML", text("<html></html>"), "not_text", false},

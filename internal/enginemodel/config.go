@@ -63,7 +63,7 @@ func (c Config) Validate() error {
 	var bad []error
 	check := func(ok bool, field string, value any, allowed string) {
 		if !ok {
-			bad = append(bad, fmt.Errorf("%s: %v: must be %s", field, value, allowed))
+			bad = append(bad, refusal(field, value, allowed))
 		}
 	}
 	// Comparisons are written so that NaN fails them.
@@ -74,7 +74,7 @@ func (c Config) Validate() error {
 	check(c.StepBase > 0 && c.StepBase <= maxStep, "StepBase", c.StepBase, "above 0 and at most 1h")
 	check(c.PerSequence > 0 && c.PerSequence <= maxStep, "PerSequence", c.PerSequence, "above 0 and at most 1h")
 	check(c.Jitter >= 0 && c.Jitter < 1, "Jitter", c.Jitter, "at least 0 and below 1")
-	check(validSpeed(c.Speed), "Speed", c.Speed, "from 1e-06 to 1e+06")
+	check(validSpeed(c.Speed), "Speed", c.Speed, allowedSpeed)
 	check(c.Blocks >= 1 && c.Blocks <= maxBlocks, "Blocks", c.Blocks, "from 1 to 16777216")
 	check(c.BlockTokens >= 1 && c.BlockTokens <= maxBlockTokens, "BlockTokens", c.BlockTokens, "from 1 to 65536")
 	return errors.Join(bad...)
@@ -88,7 +88,14 @@ const (
 	maxBlockTokens = 1 << 16
 )
 
+const allowedSpeed = "from 1e-06 to 1e+06"
+
 func validSpeed(s float64) bool { return s >= 1e-6 && s <= 1e6 }
+
+// refusal is the error of one field.
+func refusal(field string, value any, allowed string) error {
+	return fmt.Errorf("%s: %v: must be %s", field, value, allowed)
+}
 
 func setDefault[T comparable](field *T, value T) {
 	var zero T

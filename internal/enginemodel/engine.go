@@ -190,7 +190,7 @@ func (e *Engine) NextEventAt() (time.Time, bool) {
 // SetSpeed changes Config.Speed for steps that begin from now on. The range is that of Config.Speed.
 func (e *Engine) SetSpeed(speed float64) error {
 	if !validSpeed(speed) {
-		return fmt.Errorf("Speed: %v: must be from 1e-06 to 1e+06", speed)
+		return refusal("Speed", speed, allowedSpeed)
 	}
 	e.speed = speed
 	return nil

@@ -79,26 +79,27 @@ func (c Config) withDefaults() Config {
 // validate checks a configuration with its defaults filled in.
 func (c Config) validate() error {
 	var bad []error
+	refuse := func(field string, err error) { bad = append(bad, fmt.Errorf("%s: %w", field, err)) }
 	if i := indexFunc(c.Name, func(b byte) bool { return b < ' ' || b > '~' }); i >= 0 {
-		bad = append(bad, fmt.Errorf("Name: %q: must be printable ASCII", c.Name))
+		refuse("Name", fmt.Errorf("%q: must be printable ASCII", c.Name))
 	}
 	if i := slices.Index(c.Models, ""); i >= 0 {
-		bad = append(bad, fmt.Errorf("Models[%d]: empty: must not be empty", i))
+		refuse(fmt.Sprintf("Models[%d]", i), errors.New("empty: must not be empty"))
 	}
 	if room := capacity(c.Engine); c.MaxModelLen < 2 || c.MaxModelLen > room {
-		bad = append(bad, fmt.Errorf("MaxModelLen: %d: must be from 2 to the %d tokens of the KV cache", c.MaxModelLen, room))
+		refuse("MaxModelLen", fmt.Errorf("%d: must be from 2 to the %d tokens of the KV cache", c.MaxModelLen, room))
 	}
 	if c.OutputTokens < 1 {
-		bad = append(bad, fmt.Errorf("OutputTokens: %d: must be at least 1", c.OutputTokens))
+		refuse("OutputTokens", fmt.Errorf("%d: must be at least 1", c.OutputTokens))
 	}
 	if !(c.Speed > 0) {
-		bad = append(bad, fmt.Errorf("Speed: %v: must be above 0", c.Speed))
+		refuse("Speed", fmt.Errorf("%v: must be above 0", c.Speed))
 	}
 	if err := c.Engine.Validate(); err != nil {
-		bad = append(bad, fmt.Errorf("Engine: %w", err))
+		refuse("Engine", err)
 	}
 	if err := c.Background.validate(c.Engine.MaxRunning); err != nil {
-		bad = append(bad, fmt.Errorf("Background: %w", err))
+		refuse("Background", err)
 	}
 	return errors.Join(bad...)
 }

@@ -68,7 +68,7 @@ func TestPageHangNeverAnswers(t *testing.T) {
 	go func() {
 		resp, err := s.send(context.Background(), "GET", "/metrics", "")
 		if err == nil {
-			resp.Body.Close()
+			_ = resp.Body.Close()
 		}
 		answered <- err
 	}()
@@ -136,7 +136,7 @@ func TestDropConnectionCutsAfterTheFirstToken(t *testing.T) {
 		t.Errorf("the client got %q, want the first token", got)
 	}
 	if resp, err := s.send(t.Context(), "POST", "/v1/completions", `{"prompt":"four"}`); err == nil {
-		resp.Body.Close()
+		_ = resp.Body.Close()
 		t.Error("an answer in one piece arrived")
 	}
 	eventually(t, "both places are free", func() bool { return s.stats().Running == 0 })

@@ -8,8 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berth-dev/berth/internal/enginemodel"
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/berth-dev/berth/internal/enginemodel"
 )
 
 // bytesPerToken is a usual average for English text.

@@ -68,7 +68,7 @@ func TestAnswersInAStream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			resp.Body.Close()
+			_ = resp.Body.Close()
 			if got := resp.Header.Get("Content-Type"); got != "text/event-stream; charset=utf-8" {
 				t.Errorf("content-type is %q", got)
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-dev/berth/internal/enginemodel"
 )
 
-// ErrNotRunning: the engine has not been started, has died or was closed.
+// ErrNotRunning says that the engine has not been started, has died or was closed.
 var ErrNotRunning = errors.New("engine is not running")
 
 // Server is a simulated engine at an address. All methods are safe for concurrent use.

@@ -87,7 +87,7 @@ func TestArrivalsKnowEveryBody(t *testing.T) {
 
 func TestArrivalsStayBounded(t *testing.T) {
 	var book arrivalBook
-	r, err := http.NewRequest("POST", "http://x/v1/completions", http.NoBody)
+	r, err := http.NewRequest(http.MethodPost, "http://x/v1/completions", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 			defer close(left)
 			if resp, err := s.send(ctx, "POST", "/v1/completions", body); err == nil {
 				_, _ = io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
+				_ = resp.Body.Close()
 			}
 		}()
 		eventually(t, "it runs", func() bool { return s.stats().Running == 1 && s.stats().BlocksUsed == 1 })
@@ -149,7 +149,7 @@ func TestDieClosesEverythingAtOnce(t *testing.T) {
 		{"by method", func(s *sim) { s.Die() }},
 		{"by request", func(s *sim) {
 			if resp, err := s.send(context.Background(), "POST", "/sim/die", ""); err == nil {
-				resp.Body.Close()
+				_ = resp.Body.Close()
 				s.t.Error("/sim/die was answered")
 			}
 		}},
@@ -168,7 +168,7 @@ func TestDieClosesEverythingAtOnce(t *testing.T) {
 				t.Error("the stream came to an orderly end")
 			}
 			if conn, err := net.Dial("tcp", s.Addr()); err == nil {
-				conn.Close()
+				_ = conn.Close()
 				t.Error("the port is still open")
 			}
 			if _, err := s.Stats(); !errors.Is(err, ErrNotRunning) {

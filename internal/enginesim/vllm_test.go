@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-dev/berth/internal/enginemodel"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/berth-dev/berth/internal/enginemodel"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -75,7 +76,7 @@ func TestThePageSaysWhatTheModelSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp.Body.Close()
+	_ = resp.Body.Close()
 	if got, want := resp.Header.Get("Content-Type"), "text/plain; version=1.0.0; charset=utf-8"; got != want {
 		t.Errorf("content-type is %q, want %q", got, want)
 	}

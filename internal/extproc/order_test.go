@@ -3,6 +3,7 @@ package extproc
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -346,7 +347,7 @@ func TestEveryOrderOfMessagesIsSafe(t *testing.T) {
 						tr := newTranscript(Settings{
 							BodyLimit: 1 << 10, UploadIdle: time.Second, DecisionDeadline: time.Second, PassTrailers: passTrailers,
 						}, &d)
-						sequence := append(prefix[:len(prefix):len(prefix)], next)
+						sequence := slices.Concat(prefix, []message{next})
 						tried++
 						var fault error
 						for i := 0; i < len(sequence) && fault == nil; i++ {

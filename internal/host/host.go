@@ -131,7 +131,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 		return nil, err
 	}
 	h.scrape(p)
-	h.serve(p)
+	h.serve()
 	h.watching = start(ctx, h.watch)
 	opts.Log.Info("serving",
 		zap.String("extproc", h.extprocL.Addr().String()), zap.String("health", h.healthL.Addr().String()),
@@ -193,7 +193,7 @@ const maxMessageOverhead = 1 << 20
 // stream lives as long as its request.
 const maxStreams = 1 << 20
 
-func (h *Host) serve(p *policy.Policy) {
+func (h *Host) serve() {
 	h.extproc = extproc.NewServer(extproc.Options{
 		Decider:  h.decider,
 		Settings: h.settings,
@@ -250,11 +250,17 @@ func (h *Host) ready() error {
 	return nil
 }
 
-// Addresses that the picker listens on.
+// ExtProcAddr is where the ext_proc listener is.
 func (h *Host) ExtProcAddr() net.Addr { return h.extprocL.Addr() }
-func (h *Host) HealthAddr() net.Addr  { return h.healthL.Addr() }
+
+// HealthAddr is where the gRPC health listener is.
+func (h *Host) HealthAddr() net.Addr { return h.healthL.Addr() }
+
+// MetricsAddr is where /metrics, /healthz and /readyz are.
 func (h *Host) MetricsAddr() net.Addr { return h.metricsL.Addr() }
-func (h *Host) AdminAddr() net.Addr   { return h.adminL.Addr() }
+
+// AdminAddr is where the reports are.
+func (h *Host) AdminAddr() net.Addr { return h.adminL.Addr() }
 
 // Stop drains and ends the picker: health turns to NOT_SERVING and no new
 // stream is taken at once, running requests may end within limits.drain, then

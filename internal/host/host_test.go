@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -214,7 +215,7 @@ func (c *call) respond(by, body string) {
 	c.send(responsePart(body, true))
 	c.recv()
 	_ = c.stream.CloseSend()
-	if _, err := c.stream.Recv(); err != io.EOF {
+	if _, err := c.stream.Recv(); !errors.Is(err, io.EOF) {
 		c.t.Errorf("the stream ended with %v", err)
 	}
 	c.cancel()

@@ -109,7 +109,8 @@ func (l *lineLog) write(batch []*v1alpha1.Decision, text []byte) []byte {
 		if err != nil {
 			l.count("failed")
 		} else {
-			text = append(line, '\n')
+			text = line
+			text = append(text, '\n')
 			lines++
 		}
 		if lines > 0 && (len(text) >= maxWrite || i == len(batch)-1) {

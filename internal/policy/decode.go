@@ -183,7 +183,7 @@ func (d *document) plain(path string, n *yaml.Node) any {
 		return s
 	}
 	var value any
-	ok := true
+	var ok bool
 	switch n.ShortTag() {
 	case "!!str":
 		return n.Value

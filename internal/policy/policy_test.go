@@ -93,7 +93,8 @@ func refusals(err error) (typed []*Error, others []string) {
 		list = joined.Unwrap()
 	}
 	for _, e := range list {
-		if one, ok := e.(*Error); ok {
+		var one *Error
+		if errors.As(e, &one) {
 			typed = append(typed, one)
 		} else {
 			others = append(others, e.Error())

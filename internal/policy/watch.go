@@ -94,7 +94,7 @@ func watchFile(ctx context.Context, path string, onChange func([]byte, error)) e
 			} else if now.Sub(since) < settleMost-settle {
 				quiet.Reset(settle)
 			}
-		case <-w.Errors:
+		case <-w.Errors: //nolint:errcheck // whatever it says is answered by reading the file
 			// Events were lost, so that anything may have changed.
 			quiet.Reset(settle)
 		case <-quiet.C:

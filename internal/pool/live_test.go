@@ -68,7 +68,7 @@ func TestPendingIsWhatThePageCannotHaveCounted(t *testing.T) {
 	}
 	a.Release()
 	check("a counted request ends", 2, 1)
-	mark = l.BeginScrape()
+	l.BeginScrape()
 	d := l.Take(now)
 	check("a second scrape begins", 3, 2)
 	l.ScrapeFailed("timeout")

@@ -226,7 +226,7 @@ type engineWord struct {
 }
 
 func (w engineWord) page() *telemetry.Snapshot {
-	expires := telemetry.Instant(valid)
+	expires := valid
 	if w.expired {
 		expires = expired
 	}

@@ -47,8 +47,11 @@ func (s *Subset) Contains(a netip.AddrPort) bool {
 	return ok
 }
 
-// Len and Invalid count the entries that can match, and those that cannot.
-func (s *Subset) Len() int     { return len(s.members) }
+// Len counts the entries that can match, each once.
+func (s *Subset) Len() int { return len(s.members) }
+
+// Invalid counts the entries that cannot: those of no such form, and those above
+// the bound.
 func (s *Subset) Invalid() int { return s.invalid }
 
 func parseAddrPort(text string) (netip.AddrPort, bool) {

@@ -390,11 +390,12 @@ func streams(n int) string {
 	return fmt.Sprintf(`{"model":"sim-model","prompt":"hello","max_tokens":%d,"stream":true}`, n)
 }
 
-// A stream is a response that has begun. Close lets go of it.
+// A stream is a response that has begun.
 type stream struct {
 	answer
-	resp   *http.Response
-	cancel context.CancelFunc
+	body io.Reader
+	// close leaves, whether or not there is more to come.
+	close func()
 }
 
 // open sends a request and returns when the response headers have come.
@@ -408,16 +409,19 @@ func (f *fleet) open(c *http.Client, body, requestID string) *stream {
 		cancel()
 		f.t.Fatalf("opening a stream: %v", err)
 	}
-	s := &stream{answer{status: resp.StatusCode, header: resp.Header}, resp, cancel}
-	f.t.Cleanup(s.close)
-	return s
+	leave := func() {
+		cancel()
+		_ = resp.Body.Close()
+	}
+	f.t.Cleanup(leave)
+	return &stream{answer{status: resp.StatusCode, header: resp.Header}, resp.Body, leave}
 }
 
 // event reads up to the end of the next server-sent event.
 func (s *stream) event() (string, error) {
 	var event strings.Builder
 	for b := make([]byte, 1); !strings.HasSuffix(event.String(), "\n\n"); {
-		if _, err := io.ReadFull(s.resp.Body, b); err != nil {
+		if _, err := io.ReadFull(s.body, b); err != nil {
 			return event.String(), err
 		}
 		event.WriteByte(b[0])
@@ -427,14 +431,8 @@ func (s *stream) event() (string, error) {
 
 // rest reads what is left.
 func (s *stream) rest() (string, error) {
-	b, err := io.ReadAll(s.resp.Body)
+	b, err := io.ReadAll(s.body)
 	return string(b), err
-}
-
-// close leaves, whether or not there is more to come.
-func (s *stream) close() {
-	s.cancel()
-	_ = s.resp.Body.Close()
 }
 
 // served is how many requests reached an engine, counted there.

@@ -11,13 +11,13 @@ import (
 )
 
 // start runs the command and returns its address and a channel with its exit code.
-func start(t *testing.T, ctx context.Context, args ...string) (string, <-chan int) {
+func start(ctx context.Context, t *testing.T, args ...string) (string, <-chan int) {
 	t.Helper()
 	r, w := io.Pipe()
 	code := make(chan int, 1)
 	go func() {
 		code <- run(ctx, args, w, io.Discard)
-		w.Close()
+		_ = w.Close()
 	}()
 	line, err := bufio.NewReader(r).ReadString('\n')
 	if err != nil {
@@ -28,7 +28,7 @@ func start(t *testing.T, ctx context.Context, args ...string) (string, <-chan in
 
 func TestASignalEndsItCleanly(t *testing.T) {
 	ctx, signal := context.WithCancel(context.Background())
-	addr, code := start(t, ctx, "--name", "r7", "--model", "a,b", "--speed", "10", "--max-running", "4",
+	addr, code := start(ctx, t, "--name", "r7", "--model", "a,b", "--speed", "10", "--max-running", "4",
 		"--background-running", "4", "--background-waiting", "2")
 	resp, err := http.Get("http://" + addr + "/v1/models")
 	if err != nil {
@@ -49,9 +49,9 @@ func TestASignalEndsItCleanly(t *testing.T) {
 }
 
 func TestDyingIsAFailure(t *testing.T) {
-	addr, code := start(t, context.Background())
+	addr, code := start(context.Background(), t)
 	if resp, err := http.Post("http://"+addr+"/sim/die", "", nil); err == nil {
-		resp.Body.Close()
+		_ = resp.Body.Close()
 	}
 	if got := <-code; got != 1 {
 		t.Errorf("exit code %d, want 1", got)
