@@ -146,6 +146,7 @@ func (h *Host) scrape(p *policy.Policy) {
 func (h *Host) scrapeLocked(p *policy.Policy) {
 	h.scraping.stop()
 	h.scraping = nil
+	h.pools.SetTelemetryNone(p.Telemetry.Mode == v1alpha1.TelemetryNone)
 	if p.Telemetry.Mode == v1alpha1.TelemetryNone {
 		return
 	}

@@ -89,6 +89,23 @@ func (r *Registry) Watch(f func(*Set)) (stop func()) {
 	}
 }
 
+// SetTelemetryNone says from now on whether endpoints are read at all. Without
+// telemetry none can show that it is there before it is sent a request, so all
+// that have not answered yet are put in normal order.
+func (r *Registry) SetTelemetryNone(none bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.telemetryNone == none {
+		return
+	}
+	r.telemetryNone = none
+	if none {
+		for _, e := range r.set.Load().Endpoints {
+			e.Answered()
+		}
+	}
+}
+
 // Update replaces the set. Endpoints that stay keep what is known of them;
 // those that left are marked gone. Two specs with one name or one address are
 // an error, and the set stays as it was.

@@ -337,3 +337,39 @@ func TestAWatcherHearsNothingAfterItHasStopped(t *testing.T) {
 		t.Errorf("heard %d and %d times, want 1 and 2", first, second)
 	}
 }
+
+func TestWithoutTelemetryEndpointsStartInNormalOrder(t *testing.T) {
+	r := NewRegistry("p", false)
+	update := func(names ...string) {
+		t.Helper()
+		var specs []Spec
+		for i, name := range names {
+			specs = append(specs, Spec{Name: name, Address: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i+1))})
+		}
+		if err := r.Update("p", specs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := func() (names []string) {
+		for _, e := range r.Set().Endpoints {
+			if e.OrderedLast() {
+				names = append(names, e.Name)
+			}
+		}
+		return names
+	}
+	update("a")
+	if got := last(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("with telemetry, last are %v, want a", got)
+	}
+	r.SetTelemetryNone(true)
+	update("a", "b")
+	if got := last(); len(got) != 0 {
+		t.Errorf("without telemetry, last are %v, want nobody", got)
+	}
+	r.SetTelemetryNone(false)
+	update("a", "b", "c")
+	if got := last(); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("with telemetry again, last are %v, want c", got)
+	}
+}
