@@ -229,8 +229,9 @@ type StaticEndpoint struct {
 	Ready *bool `json:"ready,omitempty"`
 	// Terminating true excludes the endpoint from every pick.
 	Terminating bool `json:"terminating,omitempty"`
-	// ServedModels are the names that the endpoint serves. Left out, the engine
-	// is asked.
+	// ServedModels are the names that the endpoint may serve, adapters among them.
+	// The engine's own list, once it was read, narrows them further. Left out,
+	// the engine's list alone counts.
 	ServedModels []string `json:"servedModels,omitempty"`
 	// ContextLimit is the longest context in tokens, above 0. Left out, the
 	// engine is asked.

@@ -27,9 +27,10 @@
 // An empty screened set is not placement's business; the request is refused
 // before it comes here.
 //
-// Between two scrapes the picker's own picks are added to what was scraped:
-// once to the queue and once to the active requests, which is the most that
-// each can have grown by.
+// Between two scrapes the picker's own picks are added to what was scraped, each
+// once, where the engine will have put it: to the queue if there is one, to the
+// active requests otherwise. Where only one of the two counts in the decision, it
+// takes them all.
 //
 // Endpoints that have not answered yet, or refused their last connection, are
 // ordered after all others whatever their score.

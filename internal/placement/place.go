@@ -83,64 +83,102 @@ func (p *Plan) Place(ev *Evidence, key uint64, fallbacks int, res *Result) {
 	rank(ev, key, 1+max(0, min(fallbacks, MaxFallbacks, n-1)), res)
 }
 
-// estimate fills the columns that scorers read, field by field.
+// Columns of the counts among the load fields, in the order of LoadFields.
+const (
+	queueColumn = iota
+	activeColumn
+)
+
+// estimate fills the columns that scorers read.
 func (p *Plan) estimate(ev *Evidence, res *Result) {
-	n := ev.Len()
+	for i := range LoadFields {
+		res.Uses[i] = p.use(i, &ev.Load[i])
+	}
 	for i := range LoadFields {
 		res.Estimate[i] = nil
-		if !p.weighted[i] {
-			res.Uses[i] = Unused
+		if !res.used(i) {
 			continue
 		}
-		col := &ev.Load[i]
-		fresh := 0
-		for _, s := range col.State {
-			if s == telemetry.Fresh {
-				fresh++
-			}
-		}
-		// The quotient is rounded to the double that a quorum of just this share
-		// is written as; the product quorum x n can come out above a whole number.
-		if float64(fresh)/float64(n) < p.quorum {
-			res.Uses[i] = Dropped
-			continue
-		}
-		res.estimates[i] = resize(res.estimates[i], n)
+		res.estimates[i] = resize(res.estimates[i], ev.Len())
 		out := res.estimates[i]
-		// The requests that came after the page are on top of a count, and say
-		// nothing of a ratio.
-		counts := LoadFields[i] != telemetry.KVCacheUtilization
-		for row, v := range col.Value {
-			if counts {
-				v += float64(ev.Pending[row])
-			}
-			out[row] = v
+		for row, v := range ev.Load[i].Value {
+			out[row] = v + float64(pendingIn(ev, res, i, row))
 		}
 		res.Estimate[i] = out
-		res.Uses[i] = UsedFull
-		if fresh < n {
-			res.Uses[i] = UsedPartial
-			impute(ev, col, counts, out, res)
+		if res.Uses[i] == UsedPartial {
+			impute(ev, i, out, res)
 		}
 	}
 }
 
-// impute replaces every value of out that is not fresh.
-func impute(ev *Evidence, col *Column, counts bool, out []float64, res *Result) {
+// use says what becomes of a load field.
+func (p *Plan) use(column int, col *Column) Use {
+	if !p.weighted[column] {
+		return Unused
+	}
+	fresh, n := 0, len(col.State)
+	for _, s := range col.State {
+		if s == telemetry.Fresh {
+			fresh++
+		}
+	}
+	switch {
+	case float64(fresh)/float64(n) < p.quorum:
+		// The quotient is rounded to the double that a quorum of just this share
+		// is written as; the product quorum x n can come out above a whole number.
+		return Dropped
+	case fresh < n:
+		return UsedPartial
+	default:
+		return UsedFull
+	}
+}
+
+// used reports that a load field counts in this decision.
+func (res *Result) used(column int) bool {
+	return res.Uses[column] == UsedFull || res.Uses[column] == UsedPartial
+}
+
+// pendingIn is how many of the requests that the page cannot have counted are
+// added to a load field. Each is added once, where the engine will have put it:
+// to the queue if there is one, to the active requests otherwise. A field that
+// is alone in the decision takes them all; a ratio takes none.
+func pendingIn(ev *Evidence, res *Result, column, row int) int32 {
+	queue := &ev.Load[queueColumn]
+	waits := res.used(queueColumn) && queue.State[row] == telemetry.Fresh && queue.Value[row] > 0
+	switch {
+	case column == queueColumn && (waits || !res.used(activeColumn)):
+		return ev.Pending[row]
+	case column == activeColumn && !waits:
+		return ev.Pending[row]
+	default:
+		return 0
+	}
+}
+
+// inFlightIn is this picker's own knowledge of a load field: its requests there,
+// told once as in pendingIn.
+func inFlightIn(ev *Evidence, res *Result, column, row int) int32 {
+	if column == activeColumn || column == queueColumn && !res.used(activeColumn) {
+		return ev.InFlight[row]
+	}
+	return 0
+}
+
+// impute replaces every value of out that is not fresh: by the median of the
+// fresh ones, or by this picker's own knowledge where that is worse.
+func impute(ev *Evidence, column int, out []float64, res *Result) {
+	state := ev.Load[column].State
 	res.samples = res.samples[:0]
-	for row, s := range col.State {
+	for row, s := range state {
 		if s == telemetry.Fresh {
 			res.samples = append(res.samples, out[row])
 		}
 	}
 	m := median(res.samples)
-	for row, s := range col.State {
-		if s == telemetry.Fresh {
-			continue
-		}
-		out[row] = m
-		if counts {
-			out[row] = max(m, float64(ev.InFlight[row]))
+	for row, s := range state {
+		if s != telemetry.Fresh {
+			out[row] = max(m, float64(inFlightIn(ev, res, column, row)))
 		}
 	}
 }

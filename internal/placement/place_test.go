@@ -236,6 +236,40 @@ func TestEstimatesOfMissingValues(t *testing.T) {
 	}
 }
 
+// A request that the page cannot have counted is added once, where the engine
+// will have put it.
+func TestPendingRequestsCountOnce(t *testing.T) {
+	for _, tc := range []struct {
+		name                  string
+		queue, active         string
+		pending, inFlight     []int32
+		wantQueue, wantActive string
+	}{
+		{"without a queue they run", "0 0", "4 7", []int32{3, 0}, []int32{7, 7}, "0 0", "7 7"},
+		{"with a queue they wait", "2 0", "16 7", []int32{3, 1}, []int32{9, 7}, "5 0", "16 8"},
+		{"where the queue is unknown they run", "? 0 0", "4 7 7", []int32{3, 0, 0}, []int32{3, 0, 0}, "0 0 0", "7 7 7"},
+		{"where the active requests do not count they wait", "0 0", "? ?", []int32{3, 0}, []int32{3, 0}, "3 0", "none"},
+		{"where the queue does not count they run", "? ?", "4 7", []int32{3, 0}, []int32{3, 0}, "none", "7 7"},
+		{"an unknown endpoint has at least what is in flight, once", "? 0 0", "? 1 1", nil, []int32{5, 0, 0}, "0 0 0", "5 1 1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := len(strings.Fields(tc.queue))
+			ev := evidence(n)
+			ev.Load[0], ev.Load[1] = column(t, n, tc.queue), column(t, n, tc.active)
+			copy(ev.Pending, tc.pending)
+			copy(ev.InFlight, tc.inFlight)
+			var res Result
+			planOf(t, 0.5, queue(1), active(1)).Place(ev, 1, 0, &res)
+			if got := show(res.Estimate[0]); got != tc.wantQueue {
+				t.Errorf("queue estimates %s, want %s", got, tc.wantQueue)
+			}
+			if got := show(res.Estimate[1]); got != tc.wantActive {
+				t.Errorf("active estimates %s, want %s", got, tc.wantActive)
+			}
+		})
+	}
+}
+
 func TestTotalsAreWeightedSumsOfScores(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, tc := range []struct {

@@ -82,23 +82,17 @@ const (
 	ServesOthers
 )
 
-// Serving judges one model name. What the engine says of itself wins over what
-// was declared for it.
+// Serving judges one model name. Where both discovery and the engine have said
+// what is served, a model must be in both: an engine cannot serve what it does
+// not know, and what is declared is all that it may serve.
 func (e *Endpoint) Serving(model string) Serving {
-	set := e.served()
+	said := e.hot.served.Load()
 	switch {
-	case set == nil:
+	case said == nil && e.declared == nil:
 		return ServingUnknown
-	case set.Has(model):
-		return Serves
-	default:
+	case said != nil && !said.Has(model), e.declared != nil && !e.declared.Has(model):
 		return ServesOthers
+	default:
+		return Serves
 	}
-}
-
-func (e *Endpoint) served() *ServedSet {
-	if said := e.hot.served.Load(); said != nil {
-		return said
-	}
-	return e.declared
 }

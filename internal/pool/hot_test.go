@@ -85,23 +85,27 @@ func TestEqualServedSetsAreOneValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := r.Set()
-	if set.Served(0) != set.Served(1) {
+	declared := func(slot int) *ServedSet {
+		_, set := set.Served(slot)
+		return set
+	}
+	if declared(0) != declared(1) {
 		t.Error("equal sets are two values")
 	}
-	if set.Served(0) == set.Served(2) {
+	if declared(0) == declared(2) {
 		t.Error("different sets are one value")
 	}
-	if set.Served(3) != nil {
+	if declared(3) != nil {
 		t.Error("an undeclared set is not nil")
 	}
-	// What the engine says wins, and is shared in the same way.
+	// What engines say is shared in the same way.
 	s := &telemetry.Snapshot{}
 	s.Readings[telemetry.ServedModels] = telemetry.Reading{
 		Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Names: []string{"m"}},
 	}
 	e := set.Endpoints[0]
 	e.Publish(s, e.BeginScrape())
-	if set.Served(0) != set.Served(2) {
+	if said, _ := set.Served(0); said != declared(2) {
 		t.Error("the set that the engine stated is not the equal declared one")
 	}
 }
@@ -110,18 +114,18 @@ func TestAdaptersCountAsServedNames(t *testing.T) {
 	names := func(names ...string) telemetry.Reading {
 		return telemetry.Reading{Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Names: names}}
 	}
-	e := newEndpoint(Spec{ServedModels: []string{"declared"}}, newLive(false, &servedSets{}))
+	e := newEndpoint(Spec{}, newLive(false, &servedSets{}))
 	s := &telemetry.Snapshot{}
 	s.Readings[telemetry.AdaptersLoaded] = names("sql-lora")
 	e.Publish(s, e.BeginScrape())
-	if e.Serving("sql-lora") != ServesOthers || e.Serving("declared") != Serves {
-		t.Error("adapters alone are not a served set: the declared one holds")
+	if e.Serving("sql-lora") != ServingUnknown {
+		t.Error("adapters alone are not a served set")
 	}
 	s = &telemetry.Snapshot{}
 	s.Readings[telemetry.ServedModels] = names("base")
 	s.Readings[telemetry.AdaptersLoaded] = names("sql-lora")
 	e.Publish(s, e.BeginScrape())
-	for model, want := range map[string]Serving{"base": Serves, "sql-lora": Serves, "declared": ServesOthers} {
+	for model, want := range map[string]Serving{"base": Serves, "sql-lora": Serves, "other": ServesOthers} {
 		if got := e.Serving(model); got != want {
 			t.Errorf("Serving(%q) = %v, want %v", model, got, want)
 		}

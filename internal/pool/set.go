@@ -27,13 +27,10 @@ type Set struct {
 	byAddress map[netip.AddrPort]int
 }
 
-// Served is the known served set of the endpoint in a slot; nil if neither the
-// engine nor discovery has said.
-func (s *Set) Served(slot int) *ServedSet {
-	if said := s.Lives[slot].hot.served.Load(); said != nil {
-		return said
-	}
-	return s.declared[slot]
+// Served is what the engine in a slot says that it serves, and what discovery
+// declares that it may; nil where either has not said.
+func (s *Set) Served(slot int) (said, declared *ServedSet) {
+	return s.Lives[slot].hot.served.Load(), s.declared[slot]
 }
 
 func (s *Set) add(e *Endpoint) {

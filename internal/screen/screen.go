@@ -114,10 +114,15 @@ type judge struct {
 	set *pool.Set
 	req Request
 	now telemetry.Instant
-	// asked is the served set that was asked last, and serves its answer: most
-	// endpoints of a pool share one set.
-	asked  *pool.ServedSet
-	serves bool
+	// said and declared remember the served set that was asked last: most
+	// endpoints of a pool share one.
+	said, declared answer
+}
+
+// answer is what one served set said of the request's model.
+type answer struct {
+	set *pool.ServedSet
+	has bool
 }
 
 // class returns the first class that excludes the endpoint.
@@ -125,7 +130,7 @@ func (j *judge) class(slot int) Class {
 	switch {
 	case j.req.Subset != nil && !j.req.Subset.Contains(j.set.Endpoints[slot].Address):
 		return BySubset
-	case j.req.Model != "" && !j.mayServe(j.set.Served(slot)):
+	case j.req.Model != "" && !j.mayServe(slot):
 		return ByServedModel
 	case j.set.Closed[slot] || j.set.Lives[slot].Excluded(j.now):
 		return ByHealth
@@ -133,15 +138,22 @@ func (j *judge) class(slot int) Class {
 	return Kept
 }
 
-// mayServe is true for a set that has the model, and for an unknown one.
-func (j *judge) mayServe(served *pool.ServedSet) bool {
-	if served == nil {
+// mayServe is false where the engine, or discovery, is known to name other models
+// only.
+func (j *judge) mayServe(slot int) bool {
+	said, declared := j.set.Served(slot)
+	return j.said.ask(said, j.req.Model) && j.declared.ask(declared, j.req.Model)
+}
+
+// ask is true for a set that has the model, and for an unknown one.
+func (a *answer) ask(set *pool.ServedSet, model string) bool {
+	if set == nil {
 		return true
 	}
-	if served != j.asked {
-		j.asked, j.serves = served, served.Has(j.req.Model)
+	if set != a.set {
+		a.set, a.has = set, set.Has(model)
 	}
-	return j.serves
+	return a.has
 }
 
 // cause is the first stage that left nobody. Each endpoint is counted under the

@@ -266,7 +266,9 @@ func naively(subjects []subject, d demand) (left []string, removedBy map[string]
 				return false
 			}
 			if w := s.engine; w.scraped && w.hasNames && (w.modelsState == telemetry.Fresh || w.modelsState == telemetry.Stale) {
-				return !slices.Contains(w.models, d.model)
+				if !slices.Contains(w.models, d.model) {
+					return true
+				}
 			}
 			return s.declared != nil && !slices.Contains(s.declared, d.model)
 		}},
