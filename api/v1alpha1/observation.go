@@ -57,6 +57,10 @@ type Observation struct {
 	// Order is "normal", or "last" for a replica that has not answered yet or
 	// refused its last connection.
 	Order string `json:"order"`
+	// Excluded is why no request is sent to the replica: not_ready, terminating,
+	// or asleep_or_unhealthy by the engine's own word. Empty if nothing excludes
+	// it.
+	Excluded string `json:"excluded,omitempty"`
 	// InFlight is the number of requests that this picker has there now.
 	InFlight int32 `json:"inFlight"`
 	// ScrapeError is the reason the last scrape failed; empty if it succeeded.

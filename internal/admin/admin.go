@@ -100,6 +100,14 @@ func observe(poolName string, e *pool.Endpoint, now telemetry.Instant) v1alpha1.
 	if e.OrderedLast() {
 		doc.Order = "last"
 	}
+	switch {
+	case e.Terminating:
+		doc.Excluded = "terminating"
+	case !e.Ready:
+		doc.Excluded = "not_ready"
+	case e.Live.Excluded(now):
+		doc.Excluded = "asleep_or_unhealthy"
+	}
 	if e.Engine != "" {
 		doc.Engine = e.Engine
 	}

@@ -95,7 +95,7 @@ func explainScreening(p *printer, d *v1alpha1.Decision) {
 		if meaning == "" {
 			meaning = class
 		}
-		p.line("  %d %s%s", d.ScreenedOut[class], meaning, suffix(": ", strings.Join(names, ", ")))
+		p.line("  %d excluded (%s)%s", d.ScreenedOut[class], meaning, suffix(": ", strings.Join(names, ", ")))
 	}
 	if d.NotReplayable != "" {
 		p.line("  Candidates are not listed: %s.", d.NotReplayable)
@@ -232,6 +232,16 @@ func decisive(scorers []v1alpha1.ScorerUse, best, next v1alpha1.Candidate) strin
 	return fmt.Sprintf("; %s made most of the difference (%+.4f)", name, most)
 }
 
+// gatewayHint says what the gateway's own word for an answer means to an
+// operator, where it means something in particular.
+func gatewayHint(details string) string {
+	if details == "no_healthy_upstream" {
+		return " It knows none of the addresses that it was given, or has tried them all: " +
+			"its list of endpoints may be older than the pool (berthctl gateway writes it)."
+	}
+	return ""
+}
+
 var actedMeaning = map[string]string{
 	"confirmed":  "The gateway sent the request there.",
 	"overridden": "The gateway sent the request to another screened replica, %s.",
@@ -247,7 +257,7 @@ func unservedMeaning(d *v1alpha1.Decision) string {
 	case o.Status == 0:
 		return "No response had begun when the request ended."
 	case o.Details != "":
-		return "The gateway answered by itself."
+		return "The gateway answered by itself." + gatewayHint(o.Details)
 	default:
 		return ""
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -22,11 +23,19 @@ func Fleet(w io.Writer, now time.Time, replicas []v1alpha1.Observation, decision
 		c := tallies[r.Replica.Name]
 		state, age := telemetryState(now, r)
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n",
-			r.Replica.Name, r.Order, state, age,
+			r.Replica.Name, standing(r), state, age,
 			value(r, "queueDepth", "%.0f", 1), value(r, "activeRequests", "%.0f", 1), value(r, "kvCacheUtilization", "%.0f%%", 100),
 			r.InFlight, c.picks, quantile(c.ttft, 0.5), quantile(c.ttft, 0.99))
 	}
 	return t.Flush()
+}
+
+// standing is how a replica stands to requests: excluded, last or normal.
+func standing(r *v1alpha1.Observation) string {
+	if r.Excluded != "" {
+		return strings.ReplaceAll(r.Excluded, "_", " ")
+	}
+	return r.Order
 }
 
 type tally struct {
@@ -68,7 +77,7 @@ func telemetryState(now time.Time, r *v1alpha1.Observation) (state, age string) 
 	}
 	state = string(worst)
 	if r.ScrapeError != "" {
-		state += " (" + r.ScrapeError + ")"
+		state += ", last scrape " + r.ScrapeError
 	}
 	if newest.IsZero() {
 		return state, "-"

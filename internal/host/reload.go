@@ -89,6 +89,7 @@ func (h *Host) reload(p *policy.Policy) error {
 		h.opts.Log.Warn("limits.body was raised above what it was at the start: for bodies that the gateway buffers, it acts after a restart",
 			zap.Int64("body", p.Limits.Body), zap.Int64("atStart", h.maxBody))
 	}
+	h.ledger.SetLimit(p.Ledger.Ring)
 	h.decider.active.Store(act)
 	h.metrics.policyInForce(p.Digest)
 	if p.Telemetry != was.Telemetry {

@@ -43,6 +43,14 @@ func New(limit int, w io.Writer, count func(result string)) *Ledger {
 	return l
 }
 
+// SetLimit changes how many records the ring keeps.
+func (l *Ledger) SetLimit(limit int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.limit = limit
+	l.shrink(0)
+}
+
 // Open records a decision whose request still runs.
 func (l *Ledger) Open(d *v1alpha1.Decision) { l.keep(d) }
 
@@ -63,11 +71,11 @@ func (l *Ledger) Flush() {
 }
 
 func (l *Ledger) keep(d *v1alpha1.Decision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.limit == 0 {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if old, ok := l.byID[d.ID]; ok {
 		l.bytes += size(d) - size(old)
 		l.byID[d.ID] = d
@@ -76,7 +84,14 @@ func (l *Ledger) keep(d *v1alpha1.Decision) {
 	l.order = append(l.order, d.ID)
 	l.byID[d.ID] = d
 	l.bytes += size(d)
-	for len(l.byID) > 1 && (len(l.byID) > l.limit || l.bytes > ringBytes) {
+	// The newest record stays, whatever its size.
+	l.shrink(1)
+}
+
+// shrink drops the oldest records until the rest is within bounds, or at least
+// are left.
+func (l *Ledger) shrink(least int) {
+	for len(l.byID) > least && (len(l.byID) > l.limit || l.bytes > ringBytes) {
 		oldest := l.order[l.head]
 		l.head++
 		l.bytes -= size(l.byID[oldest])

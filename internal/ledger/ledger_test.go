@@ -268,3 +268,26 @@ func TestManyMayUseALedgerAtOnce(t *testing.T) {
 		t.Errorf("%d records are kept, want 50", got)
 	}
 }
+
+func TestTheRingFollowsItsLimit(t *testing.T) {
+	l := New(5, nil, func(string) {})
+	for _, id := range []string{"a", "b", "c", "d"} {
+		l.Open(record(id, 0))
+	}
+	for _, step := range []struct {
+		limit int
+		add   string
+		want  string
+	}{
+		{2, "e", "e d"},
+		{3, "f", "f e d"},
+		{0, "g", ""},
+		{1, "h", "h"},
+	} {
+		l.SetLimit(step.limit)
+		l.Open(record(step.add, 0))
+		if got := ids(l.Newest(10)); got != step.want {
+			t.Errorf("limit %d: newest are %q, want %q", step.limit, got, step.want)
+		}
+	}
+}
