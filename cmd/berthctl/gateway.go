@@ -1,13 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/gateway"
 	"github.com/berth-dev/berth/internal/policy"
 	"github.com/berth-dev/berth/plugins"
@@ -31,15 +36,15 @@ func gatewayCommand(out *output) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, _, err := policy.Load(args[0], plugins.Catalog{})
 			if err != nil {
-				return usageError{err}
+				return usageError{fileError{err}}
 			}
 			members, err := poolOf(p, poolFile)
 			if err != nil {
-				return usageError{err}
+				return usageError{fileError{err}}
 			}
 			opts.Kind = gateway.Kind(kind)
 			opts.Fallbacks = p.Gateway.Fallbacks
-			opts.RequestTrailers = p.Gateway.RequestTrailers == "pass"
+			opts.RequestTrailers = p.Gateway.RequestTrailers == v1alpha1.TrailersPass
 			opts.Endpoints = gatewayEndpoints(members)
 			if dir != "" {
 				if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -47,7 +52,7 @@ func gatewayCommand(out *output) *cobra.Command {
 				}
 				path, err := gateway.WriteFiles(dir, opts)
 				if err != nil {
-					return usageError{err}
+					return usageError{asWritten(err)}
 				}
 				doc := map[string]string{"bootstrap": path}
 				return out.print(cmd.OutOrStdout(), doc, func(w io.Writer) error {
@@ -57,7 +62,7 @@ func gatewayCommand(out *output) *cobra.Command {
 			}
 			text, err := gateway.Bootstrap(opts)
 			if err != nil {
-				return usageError{err}
+				return usageError{asWritten(err)}
 			}
 			if out.format == "json" {
 				if text, err = yaml.YAMLToJSON(text); err != nil {
@@ -78,6 +83,62 @@ func gatewayCommand(out *output) *cobra.Command {
 	f.StringVar(&opts.PickerAddress, "picker", "127.0.0.1:9002", "`ADDRESS` of the picker's ext_proc listener")
 	f.StringVar(&opts.AccessLog, "access-log", "", "`FILE` of the access log; standard output if it is empty")
 	return cmd
+}
+
+// flagOptions are the gateway's options that flags set, and fileOptions those
+// from the configuration and the pool, by what the user wrote.
+var (
+	flagOptions = map[string]string{
+		"Kind":          "--kind",
+		"ListenAddress": "--listen",
+		"AdminAddress":  "--admin",
+		"PickerAddress": "--picker",
+		"AccessLog":     "--access-log",
+		"EndpointsFile": "--dir",
+	}
+	fileOptions = map[string]string{
+		"Fallbacks":       "gateway.fallbacks",
+		"RequestTrailers": "gateway.requestTrailers",
+		"Endpoints":       "endpoints",
+		"Name":            "name",
+		"Address":         "address",
+	}
+)
+
+// asWritten is an error about options as one about flags and fields: all of it,
+// joined.
+func asWritten(err error) error {
+	var written []error
+	for _, e := range unjoin(err) {
+		var refused *gateway.Error
+		if !errors.As(e, &refused) {
+			written = append(written, e)
+			continue
+		}
+		value := refused.Value
+		if _, flag := flagOptions[refused.Field]; flag {
+			value = strconv.Quote(value)
+		}
+		written = append(written, fmt.Errorf("%s: %s: %s", optionNames(refused.Field), value, optionNames(refused.Allowed)))
+	}
+	return errors.Join(written...)
+}
+
+var identifier = regexp.MustCompile(`[A-Z]\w+`)
+
+// optionNames says Go's names of options, inside a text, as the user wrote them.
+func optionNames(text string) string {
+	// The configuration has a word for what is true or false as an option.
+	text = strings.ReplaceAll(text, "RequestTrailers true", "RequestTrailers "+string(v1alpha1.TrailersPass))
+	return identifier.ReplaceAllStringFunc(text, func(name string) string {
+		if flag, ok := flagOptions[name]; ok {
+			return flag
+		}
+		if field, ok := fileOptions[name]; ok {
+			return field
+		}
+		return name
+	})
 }
 
 func gatewayEndpoints(p *policy.Pool) []gateway.Endpoint {

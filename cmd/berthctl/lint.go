@@ -19,10 +19,22 @@ type lintFinding struct {
 	policy.Finding
 }
 
+// lintError is one policy.Error. Line is 0 and Field and Value are empty where
+// the error has none.
+type lintError struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Field   string `json:"field"`
+	Value   string `json:"value"`
+	Message string `json:"message"`
+}
+
 type lintDocument struct {
 	Version  string        `json:"version"`
 	Kind     string        `json:"kind"`
 	Findings []lintFinding `json:"findings"`
+	// Errors are what kept a file from being loaded, and so from being linted.
+	Errors []lintError `json:"errors"`
 }
 
 func lintCommand(out *output) *cobra.Command {
@@ -32,7 +44,8 @@ func lintCommand(out *output) *cobra.Command {
 		Short: "Check configurations; each finding has a code, an explanation and a fix",
 		Long: "lint reads configurations (EndpointPickerConfig, BerthConfiguration, StaticPool) and pool files\n" +
 			"(StaticPool alone). What cannot be loaded is an error with file, line, field, value and what is\n" +
-			"allowed (exit 2); what loads and is questionable is a finding (exit 1; notes alone exit 0).",
+			"allowed (exit 2); what loads and is questionable is a finding (exit 1; notes alone exit 0).\n" +
+			"docs/lint.md lists all findings.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{errors.New("FILE: missing")}
@@ -40,12 +53,13 @@ func lintCommand(out *output) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			doc := lintDocument{Version: "berth.dev/v1alpha1", Kind: "LintReport", Findings: []lintFinding{}}
+			doc := lintDocument{Version: "berth.dev/v1alpha1", Kind: "LintReport", Findings: []lintFinding{}, Errors: []lintError{}}
 			var errs []error
 			for _, file := range args {
 				findings, err := lintFile(file, poolFile)
 				if err != nil {
 					errs = append(errs, err)
+					doc.Errors = append(doc.Errors, lintErrors(file, err)...)
 				}
 				for _, f := range findings {
 					doc.Findings = append(doc.Findings, lintFinding{File: file, Finding: f})
@@ -53,7 +67,10 @@ func lintCommand(out *output) *cobra.Command {
 			}
 			err := out.print(cmd.OutOrStdout(), doc, func(w io.Writer) error {
 				for _, f := range doc.Findings {
-					fmt.Fprintf(w, "%s: %s %s: %s\n    %s\n    fix: %s\n", f.File, f.Code, f.Severity, f.Where, f.Explanation, f.Fix)
+					fmt.Fprintf(w, "%s: %s %s: %s\n    %s\n", f.File, f.Code, f.Severity, f.Where, f.Explanation)
+					if f.Fix != "" {
+						fmt.Fprintf(w, "    fix: %s\n", f.Fix)
+					}
 				}
 				if len(errs) == 0 && len(doc.Findings) == 0 {
 					fmt.Fprintf(w, "%s: no findings\n", strings.Join(args, ", "))
@@ -64,7 +81,7 @@ func lintCommand(out *output) *cobra.Command {
 			case err != nil:
 				return err
 			case len(errs) > 0:
-				return usageError{errors.Join(errs...)}
+				return usageError{fileError{errors.Join(errs...)}}
 			case slices.ContainsFunc(doc.Findings, questionable):
 				return errFindings
 			}
@@ -75,7 +92,8 @@ func lintCommand(out *output) *cobra.Command {
 	return cmd
 }
 
-// warningCode is the code of what loading itself warns of.
+// warningCode is the code of what loading itself warns of. What to do about it
+// differs from one to the next, so that these findings have no fix.
 const warningCode = "BERTH000"
 
 // questionable reports whether a finding is more than a note: notes are right in
@@ -84,11 +102,8 @@ func questionable(f lintFinding) bool { return f.Severity != policy.SeverityNote
 
 // lintFile checks a configuration together with its pool, or a pool by itself.
 func lintFile(file, poolFile string) ([]policy.Finding, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	if isPool(data) {
+	// What cannot be read is no pool; loading it gives the error.
+	if data, err := os.ReadFile(file); err == nil && isPool(data) {
 		p, err := policy.ParsePool(file, data)
 		if err != nil {
 			return nil, err
@@ -103,7 +118,7 @@ func lintFile(file, poolFile string) ([]policy.Finding, error) {
 	for _, w := range warnings {
 		findings = append(findings, policy.Finding{
 			Code: warningCode, Severity: policy.SeverityWarning, Where: fmt.Sprintf("line %d: %s", w.Line, w.Field),
-			Explanation: w.Message, Fix: "Write the configuration so that it says what runs.",
+			Explanation: w.Message,
 		})
 	}
 	members, err := poolOf(p, poolFile)
@@ -111,6 +126,20 @@ func lintFile(file, poolFile string) ([]policy.Finding, error) {
 		return findings, err
 	}
 	return append(findings, policy.Lint(p, members)...), nil
+}
+
+// lintErrors are the errors of one file, or of the pool file that it names.
+func lintErrors(file string, err error) []lintError {
+	var list []lintError
+	for _, e := range unjoin(err) {
+		var refused *policy.Error
+		if errors.As(e, &refused) {
+			list = append(list, lintError{refused.File, refused.Line, refused.Field, refused.Value, refused.Allowed})
+		} else {
+			list = append(list, lintError{File: file, Message: strings.TrimPrefix(e.Error(), file+": ")})
+		}
+	}
+	return list
 }
 
 // poolOf is the pool that a policy runs with; nil if it names none.
@@ -121,7 +150,8 @@ func poolOf(p *policy.Policy, override string) (*policy.Pool, error) {
 	case p.Pool != nil:
 		return p.Pool, nil
 	case p.Discovery.File != "":
-		return policy.LoadPool(p.Discovery.File)
+		members, err := policy.LoadPool(p.Discovery.File)
+		return members, p.PoolFileError(err)
 	default:
 		return nil, nil
 	}

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -27,6 +29,12 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// fileError is what is wrong with files: each line of it begins with a file and
+// mostly a line, as editors and CI look for them.
+type fileError struct{ error }
+
+func (e fileError) Unwrap() error { return e.error }
+
 // errFindings ends a command that found something; it was printed already.
 var errFindings = errors.New("findings")
 
@@ -39,13 +47,37 @@ func main() {
 	case errors.Is(err, errFindings):
 		os.Exit(exitFindings)
 	default:
-		fmt.Fprintln(os.Stderr, "berthctl:", err)
+		report(os.Stderr, err)
 		var usage usageError
 		if errors.As(err, &usage) {
 			os.Exit(exitUsage)
 		}
 		os.Exit(exitFindings)
 	}
+}
+
+// report prints an error, all of its lines in the same form.
+func report(w io.Writer, err error) {
+	prefix := "berthctl: "
+	if errors.As(err, new(fileError)) {
+		prefix = ""
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintln(w, prefix+line)
+	}
+}
+
+// unjoin are the errors that errors.Join made one, at any depth.
+func unjoin(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, unjoin(e)...)
+	}
+	return all
 }
 
 func command() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -18,6 +19,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/gateway"
+	"github.com/berth-dev/berth/internal/policy"
 )
 
 // execute runs berthctl in this process.
@@ -82,8 +86,14 @@ func files(t *testing.T, texts map[string]string) string {
 }
 
 func TestWrongCommandLinesAreUsageErrorsThatNameThemselves(t *testing.T) {
-	dir := files(t, map[string]string{"good.yaml": pickerDocument + "---\n" + poolDocument})
-	good := filepath.Join(dir, "good.yaml")
+	dir := files(t, map[string]string{
+		"good.yaml":      pickerDocument + "---\n" + poolDocument,
+		"fallbacks.yaml": pickerDocument + settings("gateway: {fallbacks: 2}\n---\n"+poolDocument),
+		"trailers.yaml":  pickerDocument + settings("gateway: {fallbacks: 2, requestTrailers: pass}\n---\n"+poolDocument),
+		"lost.yaml":      pickerDocument + settings("discovery: {file: missing.yaml}\n"),
+	})
+	good, fallbacks := filepath.Join(dir, "good.yaml"), filepath.Join(dir, "fallbacks.yaml")
+	trailers, lost := filepath.Join(dir, "trailers.yaml"), filepath.Join(dir, "lost.yaml")
 	tests := []struct {
 		args []string
 		want string
@@ -98,8 +108,16 @@ func TestWrongCommandLinesAreUsageErrorsThatNameThemselves(t *testing.T) {
 		{[]string{"gateway"}, "FILE: missing"},
 		{[]string{"gateway", "a", "b"}, `"b"`},
 		{[]string{"gateway", filepath.Join(dir, "missing.yaml")}, "missing.yaml"},
-		{[]string{"gateway", good, "--kind", "magic"}, "magic"},
-		{[]string{"gateway", good, "--listen", "nowhere"}, "nowhere"},
+		{[]string{"gateway", good, "--kind", "magic"}, `--kind: "magic": must be override-host or original-dst`},
+		{[]string{"gateway", good, "--listen", "nowhere"}, `--listen: "nowhere": must be ip:port`},
+		{[]string{"gateway", good, "--admin", "nowhere"}, `--admin: "nowhere": must be ip:port`},
+		{[]string{"gateway", good, "--picker", "nowhere"}, `--picker: "nowhere": must be ip:port or name:port`},
+		{[]string{"gateway", good, "--access-log", "a\tb"}, `--access-log: "a\tb": must be a printable path`},
+		{[]string{"gateway", fallbacks, "--kind", "original-dst"}, "gateway.fallbacks: 2: must be 0 with --kind original-dst"},
+		{[]string{"gateway", fallbacks, "--kind", "original-dst", "--dir", filepath.Join(dir, "out")}, "gateway.fallbacks: 2: must be 0 with --kind original-dst"},
+		{[]string{"gateway", trailers}, "gateway.fallbacks: 2: must be 0 with gateway.requestTrailers pass: after trailers"},
+		{[]string{"gateway", lost}, "lost.yaml:14: discovery.file: missing.yaml: cannot be read: open " + filepath.Join(dir, "missing.yaml")},
+		{[]string{"lint", lost}, "lost.yaml:14: discovery.file: missing.yaml: cannot be read: open " + filepath.Join(dir, "missing.yaml")},
 		{[]string{"gateway", good, "--dir", good}, "--dir"},
 		{[]string{"explain"}, "ID: missing"},
 		{[]string{"explain", "x", "--server", "not a url"}, `--server: "not a url"`},
@@ -117,6 +135,96 @@ func TestWrongCommandLinesAreUsageErrorsThatNameThemselves(t *testing.T) {
 		}
 		if out != "" && tt.args[0] != "lint" {
 			t.Errorf("%q printed %q", tt.args, out)
+		}
+	}
+}
+
+func TestEveryOptionOfTheGatewayHasANameThatUsersKnow(t *testing.T) {
+	for f := range reflect.TypeFor[gateway.Options]().Fields() {
+		// The limit has its default here: nobody can set it wrong.
+		if written := optionNames(f.Name); written == f.Name && f.Name != "BodyBufferLimit" {
+			t.Errorf("%s is told by its Go name", f.Name)
+		}
+	}
+}
+
+func TestAllLinesOfAnErrorAreInOneForm(t *testing.T) {
+	dir := files(t, map[string]string{
+		"bad.yaml":   pickerDocument + settings("gateway: {fallbacks: 9}\ntelemetry: {workers: 0}\n"),
+		"worse.yaml": pickerDocument + settings("ledger: {ring: -1}\n"),
+		"good.yaml":  pickerDocument + "---\n" + poolDocument,
+	})
+	bad, worse, good := filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "worse.yaml"), filepath.Join(dir, "good.yaml")
+	fallbacks, workers := bad+":14: gateway.fallbacks: 9: must be 0 to 4\n", bad+":15: telemetry.workers: 0: must be 1 to 1024\n"
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"lint", bad, worse}, fallbacks + workers + worse + ":14: ledger.ring: -1: must be 0 to 100000\n"},
+		{[]string{"gateway", bad}, fallbacks + workers},
+		{[]string{"gateway", good, "--kind", "magic", "--access-log", "\t"},
+			"berthctl: --kind: \"magic\": must be override-host or original-dst\n" +
+				"berthctl: --access-log: \"\\t\": must be a printable path, or empty for standard output\n"},
+		{[]string{"lint"}, "berthctl: FILE: missing\n"},
+	} {
+		_, _, err := execute(tt.args...)
+		if err == nil {
+			t.Errorf("%q: no error", tt.args)
+			continue
+		}
+		var printed bytes.Buffer
+		report(&printed, err)
+		if printed.String() != tt.want {
+			t.Errorf("%q printed\n%swant\n%s", tt.args, printed.String(), tt.want)
+		}
+	}
+}
+
+func TestLintReportsErrorsByTheirParts(t *testing.T) {
+	text := settings("discovery: {file: pool.yaml}\ngateway: {fallbacks: 9}\n")
+	many := ""
+	for i := range 21 {
+		many += fmt.Sprintf("x%d: 1\n", i)
+	}
+	dir := files(t, map[string]string{
+		"bad.yaml": pickerDocument + text, "many.yaml": pickerDocument + settings(many),
+		"uses.yaml": pickerDocument + settings("discovery: {file: pool.yaml}\n"),
+		"pool.yaml": strings.Replace(poolDocument, "engine: vllm", "engine: sglang", 1),
+	})
+	report := func(name string) []lintError {
+		t.Helper()
+		out, _, err := execute("lint", filepath.Join(dir, name), "-o", "json")
+		var doc lintDocument
+		if exit(err) != exitUsage || json.Unmarshal([]byte(out), &doc) != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+		return doc.Errors
+	}
+	for name, want := range map[string]lintError{
+		"bad.yaml": {filepath.Join(dir, "bad.yaml"), 15, "gateway.fallbacks", "9", "must be 0 to 4"},
+		"uses.yaml": {filepath.Join(dir, "pool.yaml"), 6, "endpoints[0].engine", "sglang",
+			"must be vllm: other engines are not read by this version; leave it out to serve without telemetry"},
+		"no.yaml": {filepath.Join(dir, "no.yaml"), 0, "", "", "cannot be read: no such file or directory"},
+	} {
+		if got := report(name); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %+v, want %+v alone", name, got, want)
+		}
+	}
+	got := report("many.yaml")
+	if want := (lintError{File: filepath.Join(dir, "many.yaml"), Message: "1 more errors are not shown"}); len(got) != 21 || got[20] != want {
+		t.Errorf("many.yaml: %d errors, the last %+v; want 21 and %+v", len(got), got[len(got)-1], want)
+	}
+}
+
+func TestAPoolMayDeclareTheEnginesThatAreRead(t *testing.T) {
+	profiles, err := engine.Defaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range profiles.Profiles() {
+		text := strings.ReplaceAll(poolDocument, "engine: vllm", "engine: "+p.Name())
+		if _, err := policy.ParsePool("pool.yaml", []byte(text)); err != nil {
+			t.Errorf("%s has a profile and is refused: %v", p.Name(), err)
 		}
 	}
 }
@@ -159,6 +267,7 @@ func TestLint(t *testing.T) {
 		"none.yaml":     strings.Replace(poolDocument, "FailClose", "FailOpen", 1),
 		"warns.yaml":    pickerDocument + settings("discovery: {file: pool.yaml}\ntelemetry: {mode: none}\n"),
 		"note.yaml":     pickerDocument + settings("discovery: {file: pool.yaml}\ngateway: {fallbacks: 1}\n"),
+		"stock.yaml":    strings.ReplaceAll(pickerDocument, "queue-depth", "queue-scorer") + settings("discovery: {file: pool.yaml}\n"),
 		"broken.yaml":   pickerDocument + settings("gateway: {fallbacks: 9}\n"),
 		"nopool.yaml":   pickerDocument,
 		"badpool.yaml":  strings.Replace(poolDocument, "19101", "0", 1),
@@ -175,6 +284,7 @@ func TestLint(t *testing.T) {
 		{name: "a good configuration", args: []string{"good.yaml"}, out: "good.yaml: no findings"},
 		{name: "a good pool alone", args: []string{"pool.yaml"}, out: "pool.yaml: no findings"},
 		{name: "a configuration with a warning", args: []string{"warns.yaml"}, exit: 1, out: "warns.yaml: BERTH003 warning: telemetry.mode"},
+		{name: "what loading warns of, without a fix", args: []string{"stock.yaml"}, exit: 1, out: "stock.yaml: BERTH000 warning: line 4: plugins[0].type\n    queue-scorer runs as Berth's queue-depth\n"},
 		{name: "a note alone", args: []string{"note.yaml"}, out: "note.yaml: BERTH004 note: gateway.fallbacks"},
 		{name: "no pool", args: []string{"nopool.yaml"}, exit: 1, out: "BERTH009"},
 		{name: "a pool that is given beside it", args: []string{"nopool.yaml", "--pool", "pool.yaml"}, out: "no findings"},
@@ -198,6 +308,9 @@ func TestLint(t *testing.T) {
 			if exit(err) != tt.exit {
 				t.Errorf("exit %d (%v), want %d", exit(err), err, tt.exit)
 			}
+			if strings.Contains(out, "fix: \n") {
+				t.Errorf("an empty fix is printed: %q", out)
+			}
 			if !strings.Contains(out, tt.out) || (tt.out == "" && strings.Contains(out, "no findings")) {
 				t.Errorf("printed %q, want %q in it", out, tt.out)
 			}
@@ -206,11 +319,11 @@ func TestLint(t *testing.T) {
 			}
 			var doc lintDocument
 			out, _, _ = execute(append(args, "-o", "json")...)
-			if err := json.Unmarshal([]byte(out), &doc); err != nil || doc.Kind != "LintReport" || doc.Findings == nil {
+			if err := json.Unmarshal([]byte(out), &doc); err != nil || doc.Kind != "LintReport" || doc.Findings == nil || doc.Errors == nil || (len(doc.Errors) > 0) != (tt.err != "") {
 				t.Errorf("as JSON: %v, %s", err, out)
 			}
 			for _, f := range doc.Findings {
-				if f.File == "" || f.Code == "" || f.Explanation == "" || f.Fix == "" {
+				if f.File == "" || f.Code == "" || f.Explanation == "" || (f.Fix == "") != (f.Code == warningCode) {
 					t.Errorf("finding without a part: %+v", f)
 				}
 			}

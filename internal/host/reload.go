@@ -126,7 +126,7 @@ func (h *Host) followLocked(p *policy.Policy) error {
 		},
 	})
 	if err != nil {
-		return err
+		return p.PoolFileError(err)
 	}
 	h.feed.stop()
 	h.feed = start(context.Background(), func(ctx context.Context) {

@@ -63,11 +63,20 @@ func (e *UnknownTypeError) Error() string {
 type ParameterError struct {
 	// Key is the path below parameters, as in "window" or "hosts[2].name".
 	Key string
-	// Allowed is what may stand there.
+	// Allowed is what may stand there, as in "a whole number from 1 to 5", or
+	// "unknown parameter" and which ones are known.
 	Allowed string
 }
 
-func (e *ParameterError) Error() string { return "parameters." + e.Key + ": " + e.Allowed }
+func (e *ParameterError) Error() string { return "parameters." + e.Key + ": " + e.predicate() }
+
+// predicate is Allowed in the form that Error.Allowed has.
+func (e *ParameterError) predicate() string {
+	if strings.HasPrefix(e.Allowed, "unknown ") {
+		return "is an " + e.Allowed
+	}
+	return "must be " + e.Allowed
+}
 
 // defaultPicker is the picker of a profile that names none.
 const defaultPicker = "berth-picker"

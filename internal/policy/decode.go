@@ -29,18 +29,18 @@ func (d *document) decodeValue(path string, n *yaml.Node, v reflect.Value, refus
 	tag := n.ShortTag()
 	switch {
 	case v.Type() == rawMessage:
-		if d.expect(path, n.Kind == yaml.MappingNode, "a mapping") {
+		if d.expect(path, n.Kind == yaml.MappingNode, "must be a mapping") {
 			v.SetBytes(d.json(path, n))
 		}
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		d.decodeValue(path, n, v.Elem(), refused)
 	case v.Kind() == reflect.Struct:
-		if d.expect(path, n.Kind == yaml.MappingNode, "a mapping") {
+		if d.expect(path, n.Kind == yaml.MappingNode, "must be a mapping") {
 			d.decodeStruct(path, n, v, refused)
 		}
 	case v.Kind() == reflect.Slice:
-		if !d.expect(path, n.Kind == yaml.SequenceNode, "a list") {
+		if !d.expect(path, n.Kind == yaml.SequenceNode, "must be a list") {
 			return
 		}
 		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
@@ -48,7 +48,7 @@ func (d *document) decodeValue(path string, n *yaml.Node, v reflect.Value, refus
 			d.decodeValue(index(path, i), item, v.Index(i), refused)
 		}
 	case v.Kind() == reflect.Map:
-		if !d.expect(path, n.Kind == yaml.MappingNode, "a mapping of strings") {
+		if !d.expect(path, n.Kind == yaml.MappingNode, "must be a mapping of strings") {
 			return
 		}
 		v.Set(reflect.MakeMapWithSize(v.Type(), len(n.Content)/2))
@@ -58,26 +58,26 @@ func (d *document) decodeValue(path string, n *yaml.Node, v reflect.Value, refus
 			v.SetMapIndex(reflect.ValueOf(n.Content[i].Value), item)
 		}
 	case v.Kind() == reflect.String:
-		allowed := "a string"
+		allowed := "must be a string"
 		if n.Kind == yaml.ScalarNode && tag != "!!null" {
-			allowed = "a string: put it in quotes"
+			allowed = "must be a string: put it in quotes"
 		}
 		if d.expect(path, n.Kind == yaml.ScalarNode && tag == "!!str", allowed) {
 			v.SetString(n.Value)
 		}
 	case v.Kind() == reflect.Bool:
 		var b bool
-		if d.expect(path, n.Kind == yaml.ScalarNode && tag == "!!bool" && n.Decode(&b) == nil, "true or false") {
+		if d.expect(path, n.Kind == yaml.ScalarNode && tag == "!!bool" && n.Decode(&b) == nil, "must be true or false") {
 			v.SetBool(b)
 		}
 	case v.CanInt():
 		var i int64
-		if d.expect(path, n.Kind == yaml.ScalarNode && tag == "!!int" && n.Decode(&i) == nil && !v.OverflowInt(i), "a whole number") {
+		if d.expect(path, n.Kind == yaml.ScalarNode && tag == "!!int" && n.Decode(&i) == nil && !v.OverflowInt(i), "must be a whole number") {
 			v.SetInt(i)
 		}
 	case v.CanFloat():
 		var f float64
-		if d.expect(path, n.Kind == yaml.ScalarNode && (tag == "!!float" || tag == "!!int") && n.Decode(&f) == nil, "a number") {
+		if d.expect(path, n.Kind == yaml.ScalarNode && (tag == "!!float" || tag == "!!int") && n.Decode(&f) == nil, "must be a number") {
 			v.SetFloat(f)
 		}
 	default:
@@ -97,12 +97,13 @@ func (d *document) expect(path string, ok bool, allowed string) bool {
 // decodeText decodes a duration or a number of bytes.
 func (d *document) decodeText(path string, n *yaml.Node, u encoding.TextUnmarshaler) {
 	tag := n.ShortTag()
-	if !d.expect(path, n.Kind == yaml.ScalarNode && (tag == "!!str" || tag == "!!int" || tag == "!!float"), "a value with a unit") {
+	if !d.expect(path, n.Kind == yaml.ScalarNode && (tag == "!!str" || tag == "!!int" || tag == "!!float"), "must be a value with a unit") {
 		return
 	}
 	if err := u.UnmarshalText([]byte(n.Value)); err != nil {
-		_, allowed, _ := strings.Cut(err.Error(), " is not ")
-		d.refuse(path, allowed)
+		// The error is "VALUE is not ALLOWED", and the value may say anything.
+		parts := strings.Split(err.Error(), " is not ")
+		d.refuse(path, "must be "+parts[len(parts)-1])
 	}
 }
 
@@ -119,7 +120,7 @@ func (d *document) decodeStruct(path string, n *yaml.Node, v reflect.Value, refu
 			d.refuse(at, "is not supported by this version")
 		case !known:
 			d.at[at] = value
-			d.refuse(at, "unknown key; known here: "+strings.Join(knownKeys(path, fields, refused), ", "))
+			d.refuse(at, "is an unknown key; known here: "+strings.Join(knownKeys(path, fields, refused), ", "))
 		default:
 			d.decodeValue(at, value, field, refused)
 		}
@@ -160,7 +161,7 @@ func (d *document) json(path string, n *yaml.Node) json.RawMessage {
 	}
 	data, err := json.Marshal(value)
 	if err != nil {
-		d.refuse(path, "parameters that JSON can hold: "+err.Error())
+		d.refuse(path, "must be what JSON can hold: "+err.Error())
 		return nil
 	}
 	return data
@@ -198,7 +199,7 @@ func (d *document) plain(path string, n *yaml.Node) any {
 		ok = false
 	}
 	if !ok {
-		d.refuse(path, "a string, a finite number, true, false, a list or a mapping")
+		d.refuse(path, "must be a string, a finite number, true, false, a list or a mapping")
 		return nil
 	}
 	return value

@@ -56,7 +56,7 @@ func readFile(path string) ([]byte, error) {
 // reported and left out; so are empty ones, silently.
 func split(p *problems, data []byte) []*document {
 	if len(data) > maxFile {
-		p.refuse(0, "", "more than 1MiB", "at most 1MiB")
+		p.refuse(0, "", "more than 1MiB", "must be at most 1MiB")
 		return nil
 	}
 	var docs []*document
@@ -69,7 +69,7 @@ func split(p *problems, data []byte) []*document {
 		}
 		if err != nil {
 			line, reason := yamlError(err)
-			p.refuse(line, "", "", "not valid YAML: "+reason)
+			p.refuse(line, "", "", "is not valid YAML: "+reason)
 			return docs
 		}
 		if len(n.Content) == 0 || n.Content[0].ShortTag() == "!!null" && n.Content[0].Anchor == "" {
@@ -83,7 +83,7 @@ func split(p *problems, data []byte) []*document {
 		}
 	}
 	if empty {
-		p.refuse(0, "", "", "the file is empty")
+		p.refuse(0, "", "", "is empty")
 	}
 	return docs
 }
@@ -106,10 +106,10 @@ func yamlError(err error) (int, string) {
 func (d *document) inspect(path string, n *yaml.Node, depth int) bool {
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		d.problems.refuse(n.Line, path, show(n), "anchors and aliases are not allowed: write the value out")
+		d.problems.refuse(n.Line, path, show(n), "must be written out: anchors and aliases are not allowed")
 		return false
 	case depth > maxDepth:
-		d.problems.refuse(n.Line, path, show(n), fmt.Sprintf("at most %d levels", maxDepth))
+		d.problems.refuse(n.Line, path, show(n), fmt.Sprintf("must have at most %d levels", maxDepth))
 		return false
 	}
 	ok := true
@@ -123,13 +123,13 @@ func (d *document) inspect(path string, n *yaml.Node, depth int) bool {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key, value := n.Content[i], n.Content[i+1]
 			if key.Kind != yaml.ScalarNode || key.Anchor != "" || key.ShortTag() != "!!str" {
-				d.problems.refuse(key.Line, path, show(key), "a key that is a plain string")
+				d.problems.refuse(key.Line, path, show(key), "must be a plain string, as every key")
 				ok = false
 				continue
 			}
 			at := child(path, key.Value)
 			if line, twice := first[key.Value]; twice {
-				d.problems.refuse(key.Line, at, show(value), fmt.Sprintf("a key that occurs once: it is in line %d already", line))
+				d.problems.refuse(key.Line, at, show(value), fmt.Sprintf("must occur once: it is in line %d already", line))
 			} else {
 				first[key.Value] = key.Line
 			}
@@ -142,7 +142,7 @@ func (d *document) inspect(path string, n *yaml.Node, depth int) bool {
 // header reads apiVersion and kind.
 func (d *document) header() bool {
 	if d.root.Kind != yaml.MappingNode {
-		d.problems.refuse(d.root.Line, "", show(d.root), "a mapping with apiVersion and kind")
+		d.problems.refuse(d.root.Line, "", show(d.root), "must be a mapping with apiVersion and kind")
 		return false
 	}
 	d.apiVersion, d.kind = d.text("apiVersion"), d.text("kind")
@@ -150,9 +150,9 @@ func (d *document) header() bool {
 	want, known := versions[d.kind]
 	switch {
 	case !known:
-		d.problems.refuse(d.line("kind"), "kind", d.value("kind"), "one of EndpointPickerConfig, BerthConfiguration, StaticPool")
+		d.problems.refuse(d.line("kind"), "kind", d.value("kind"), "must be one of EndpointPickerConfig, BerthConfiguration, StaticPool")
 	case d.apiVersion != want:
-		d.problems.refuse(d.line("apiVersion"), "apiVersion", d.value("apiVersion"), fmt.Sprintf("%s for kind %s", want, d.kind))
+		d.problems.refuse(d.line("apiVersion"), "apiVersion", d.value("apiVersion"), fmt.Sprintf("must be %s for kind %s", want, d.kind))
 	default:
 		return true
 	}

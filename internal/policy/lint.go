@@ -27,7 +27,8 @@ type Finding struct {
 	// Where is a field of the configuration, or an endpoint by its name.
 	Where       string `json:"where"`
 	Explanation string `json:"explanation"`
-	Fix         string `json:"fix"`
+	// Fix is never empty in a finding of Lint.
+	Fix string `json:"fix,omitempty"`
 }
 
 // Rule is one kind of finding.
@@ -74,7 +75,7 @@ func Rules() []Rule {
 		{
 			Code: "BERTH004", Severity: SeverityNote, Title: "fallbacks need a gateway that takes a list",
 			Explanation: "With gateway.fallbacks above 0 the destination is a list of addresses. Envoy's override_host walks it on retries; an ORIGINAL_DST cluster takes one address and answers 503 to a list.",
-			Fix:         "Keep gateway.fallbacks at 0 unless the gateway uses override_host with a retry policy.",
+			Fix:         "Nothing, if the gateway is what berthctl gateway writes with --kind override-host, its default. A gateway with an ORIGINAL_DST cluster (--kind original-dst) needs gateway.fallbacks 0.",
 			find:        policyRule(func(p *Policy) []string { return at(p.Gateway.Fallbacks > 0, "gateway.fallbacks") }),
 		},
 		{
@@ -130,15 +131,15 @@ func Rules() []Rule {
 			}),
 		},
 		{
-			Code: "BERTH012", Severity: SeverityWarning, Title: "the pool fails open",
-			Explanation: "With failureMode FailOpen the gateway sends requests to any endpoint while the picker is away: screening does not hold then.",
-			Fix:         "Set failureMode to FailClose.",
+			Code: "BERTH012", Severity: SeverityWarning, Title: "the pool asks to fail open",
+			Explanation: "failureMode FailOpen has no effect: the picker does not act on it, and the gateway that berthctl gateway writes fails closed whatever it says, so that requests are refused while the picker is away.",
+			Fix:         "Set failureMode to FailClose, which is what happens.",
 			find:        poolRule(func(p *Pool) []string { return at(p.FailureMode == v1alpha1.FailOpen, "failureMode") }),
 		},
 		{
 			Code: "BERTH013", Severity: SeverityNote, Title: "an engine is left to detection",
-			Explanation: "The endpoint declares no engine: until its first page was read, nothing is known of it.",
-			Fix:         "Set engine, or the label berth.dev/engine.",
+			Explanation: "The endpoint declares no engine: which one it is shows with its first page, and nothing is known of it until then. An engine that this version does not read serves without telemetry.",
+			Fix:         "Set engine to vllm, or the label berth.dev/engine; leave it out for any other engine.",
 			find: poolRule(func(p *Pool) []string {
 				return places(p, func(s *pool.Spec) bool { return s.Engine == "" })
 			}),

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,9 +16,39 @@ func TestEachRuleIsDocumentedUnderItsOwnCode(t *testing.T) {
 			t.Errorf("code %q after %q; want ascending codes BERTH001...", r.Code, last)
 		}
 		last = r.Code
+		if text := r.Title + r.Explanation + r.Fix; strings.ContainsAny(text, "|\n") {
+			t.Errorf("%s does not fit into a table: %q", r.Code, text)
+		}
 		if r.Title == "" || r.Explanation == "" || r.Fix == "" || r.Severity != SeverityWarning && r.Severity != SeverityNote {
 			t.Errorf("%s lacks a title, an explanation, a fix or a severity: %+v", r.Code, r)
 		}
+	}
+}
+
+func TestTheDocumentedRulesAreTheRules(t *testing.T) {
+	const path = "../../docs/lint.md"
+	const begin, end = "<!-- rules -->\n", "<!-- end of rules -->\n"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(data), begin)
+	table, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s has no %q and %q", path, begin, end)
+	}
+	want := "| code | severity | title | explanation | fix |\n|---|---|---|---|---|\n"
+	for _, r := range Rules() {
+		want += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", r.Code, r.Severity, r.Title, r.Explanation, r.Fix)
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if table != want {
+		t.Errorf("%s has\n%s\nwant (go test ./internal/policy -update writes it)\n%s", path, table, want)
 	}
 }
 

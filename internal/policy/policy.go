@@ -2,6 +2,8 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"path/filepath"
 	"time"
 
@@ -37,6 +39,9 @@ type Policy struct {
 	// Pool is the inline StaticPool; nil if the file has none.
 	Pool *Pool
 
+	// poolFile is where the file says discovery.file, as an Error without a
+	// verdict; nil if it does not.
+	poolFile  *Error
 	effective string
 }
 
@@ -149,25 +154,42 @@ func Parse(name string, data []byte, dir string, catalog Catalog) (*Policy, []Wa
 	if d := docs[kindPicker]; d != nil {
 		policy.Profile, picker = d.profile(catalog)
 	} else if len(all) > 0 {
-		all[0].refuse("kind", "EndpointPickerConfig in the first document")
+		all[0].refuse("kind", "must be EndpointPickerConfig in the first document")
 	}
 	if d := docs[kindBerth]; d != nil {
 		settings = d.settings()
+		if settings.Discovery.File != "" {
+			policy.poolFile = &Error{File: name, Line: d.line("discovery.file"), Field: "discovery.file", Value: d.value("discovery.file")}
+		}
 	}
 	policy.apply(&settings, dir)
 	if d := docs[kindPool]; d != nil {
 		policy.Pool = d.pool()
 		if settings.Discovery.File != "" {
-			d.problems.refuse(d.root.Line, "kind", d.kind, "either this document or discovery.file, not both")
+			d.problems.refuse(d.root.Line, "kind", d.kind, "must be left out, or else discovery.file: the pool is either this document or that file")
 		}
 	}
 	if err := p.err(); err != nil {
 		return nil, nil, err
 	}
 	if err := policy.seal(&picker, &settings); err != nil {
-		return nil, nil, &Error{File: name, Allowed: "no canonical form: " + err.Error(), cause: err}
+		return nil, nil, &Error{File: name, Allowed: "cannot be written in canonical form: " + err.Error(), cause: err}
 	}
 	return policy, p.warnings, nil
+}
+
+// PoolFileError is an error of reading Discovery.File as one of the
+// configuration, with the line and field that name the file: where there is no
+// such file, that is what to correct. Errors in what the file says are returned
+// as they are.
+func (p *Policy) PoolFileError(err error) error {
+	var unread *fs.PathError
+	if p.poolFile == nil || !errors.As(err, &unread) {
+		return err
+	}
+	e := *p.poolFile
+	e.Allowed, e.cause = "cannot be read: "+unread.Error(), err
+	return &e
 }
 
 // inOrder checks the order of documents and returns them by kind.
@@ -182,10 +204,10 @@ func inOrder(docs []*document) map[string]*document {
 		}
 		switch {
 		case byKind[d.kind] != nil:
-			d.refuse("kind", "one document of each kind")
+			d.refuse("kind", "must occur once: there is one document of each kind")
 			continue
 		case rank < last:
-			d.refuse("kind", "documents in the order EndpointPickerConfig, BerthConfiguration, StaticPool")
+			d.refuse("kind", "must be in its place: the order of documents is EndpointPickerConfig, BerthConfiguration, StaticPool")
 		}
 		last = max(last, rank)
 		byKind[d.kind] = d

@@ -254,6 +254,8 @@ func TestAnyValidConfigurationReadsBackFromItsEffectiveText(t *testing.T) {
 		if again.Digest != p.Digest || again.Effective() != p.Effective() {
 			r.Fatalf("not the same again (warnings %v):\n%s\n%s", warnings, p.Effective(), again.Effective())
 		}
+		// In the effective text discovery.file is in another line.
+		again.poolFile = p.poolFile
 		if !reflect.DeepEqual(again, p) {
 			r.Fatalf("%+v\n%+v", again, p)
 		}
@@ -406,6 +408,30 @@ func TestEveryKeyOfTheStockFormatIsReadOrRefusedByName(t *testing.T) {
 		want := "berth.yaml:3: " + key + ": {...}: is not supported by this version"
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v; want %s", key, err, want)
+		}
+	}
+}
+
+func TestAPoolFileThatCannotBeReadIsAnErrorOfTheConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	missing, bad := filepath.Join(dir, "no.yaml"), filepath.Join(dir, "bad.yaml")
+	if err := os.WriteFile(bad, []byte(poolHead+"- 5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, text, file, want string }{
+		{"missing", berthHead + "discovery:\n  file: no.yaml\n", missing, "berth.yaml:7: discovery.file: no.yaml: cannot be read: open " + missing + ": no such file or directory"},
+		{"bad in itself", berthHead + "discovery: {file: bad.yaml}\n", bad, bad + ":5: endpoints[0]: 5: must be a mapping"},
+		{"named by nobody", head, missing, missing + ": cannot be read: no such file or directory"},
+	} {
+		p, _, err := Parse("berth.yaml", []byte(c.text), dir, catalog{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, cause := LoadPool(c.file)
+		err = p.PoolFileError(cause)
+		var typed *Error
+		if fmt.Sprint(err) != c.want || !errors.As(err, &typed) || errors.Is(err, fs.ErrNotExist) != (c.file == missing) {
+			t.Errorf("%s: %v; want %s", c.name, err, c.want)
 		}
 	}
 }

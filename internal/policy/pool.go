@@ -44,9 +44,9 @@ func ParsePool(name string, data []byte) (*Pool, error) {
 	for i, d := range split(p, data) {
 		switch {
 		case d.kind != kindPool:
-			d.refuse("kind", "StaticPool")
+			d.refuse("kind", "must be StaticPool")
 		case i > 0:
-			d.refuse("kind", "one document")
+			d.refuse("kind", "must occur once: a pool file has one document")
 		default:
 			result = d.pool()
 		}
@@ -66,10 +66,10 @@ func (d *document) pool() *Pool {
 	}
 	d.decode(&c, nil)
 	if !dnsName(c.Metadata.Namespace, 63, false) {
-		d.refuse("metadata.namespace", "a DNS label of at most 63 characters")
+		d.refuse("metadata.namespace", "must be a DNS label of at most 63 characters")
 	}
 	if !d.failed["metadata"] && !dnsName(c.Metadata.Name, 253, true) {
-		d.refuse("metadata.name", "a DNS subdomain of at most 253 characters")
+		d.refuse("metadata.name", "must be a DNS subdomain of at most 253 characters")
 	}
 	oneOf(d, "failureMode", c.FailureMode, v1alpha1.FailClose, v1alpha1.FailOpen)
 
@@ -81,10 +81,10 @@ func (d *document) pool() *Pool {
 			continue
 		}
 		spec := d.endpoint(path, &c.Endpoints[i])
-		unique(d, names, spec.Name, path, "name", "a name of its own")
+		unique(d, names, spec.Name, path, "name", "must be a name of its own")
 		if spec.Address.IsValid() {
 			// The line of the port, where one host has several endpoints.
-			unique(d, addresses, spec.Address, path, "port", "an address and port of its own: "+spec.Address.String())
+			unique(d, addresses, spec.Address, path, "port", "must make an address and port of its own: "+spec.Address.String())
 		}
 		p.Endpoints = append(p.Endpoints, spec)
 		c.Endpoints[i].Ready = &spec.Ready
@@ -114,11 +114,11 @@ func (d *document) endpoint(path string, e *v1alpha1.StaticEndpoint) pool.Spec {
 		Annotations:  e.Annotations,
 	}
 	if !plainText(e.Name, 253) {
-		d.refuse(at("name"), "1 to 253 printable characters")
+		d.refuse(at("name"), "must be 1 to 253 printable characters")
 	}
 	for _, optional := range []struct{ key, value string }{{"node", e.Node}, {"zone", e.Zone}} {
 		if d.has(at(optional.key)) && !plainText(optional.value, 253) {
-			d.refuse(at(optional.key), "1 to 253 printable characters; leave it out if there is none")
+			d.refuse(at(optional.key), "must be 1 to 253 printable characters; leave it out if there is none")
 		}
 	}
 	address, reason := parseAddress(e.Address)
@@ -126,7 +126,7 @@ func (d *document) endpoint(path string, e *v1alpha1.StaticEndpoint) pool.Spec {
 		d.refuse(at("address"), reason)
 	}
 	if !validPort(e.Port) {
-		d.refuse(at("port"), "1 to 65535")
+		d.refuse(at("port"), "must be 1 to 65535")
 	} else if reason == "" {
 		spec.Address = netip.AddrPortFrom(address, uint16(e.Port))
 	}
@@ -138,37 +138,37 @@ func (d *document) endpoint(path string, e *v1alpha1.StaticEndpoint) pool.Spec {
 	return spec
 }
 
-// parseAddress takes what a request may be sent to, or says what is allowed.
+// parseAddress takes what a request may be sent to, or says what it must be.
 func parseAddress(text string) (netip.Addr, string) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		return a, "an IPv4 or IPv6 address without port and brackets; hostnames are not resolved"
+		return a, "must be an IPv4 or IPv6 address without port and brackets; hostnames are not resolved"
 	}
 	if a.Zone() != "" {
-		return a, "an address without a zone"
+		return a, "must be an address without a zone"
 	}
 	a = a.Unmap()
 	switch {
 	case a.IsUnspecified():
-		return a, "an address of one host: not the unspecified address"
+		return a, "must be an address of one host: not the unspecified address"
 	case a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return a, "an address of one host: not a multicast or broadcast address"
+		return a, "must be an address of one host: not a multicast or broadcast address"
 	case a.IsLinkLocalUnicast():
-		return a, "a routable or loopback address: not a link-local one"
+		return a, "must be a routable or loopback address: not a link-local one"
 	}
 	return a, ""
 }
 
 func (d *document) servedModels(path string, models []string) {
 	if d.has(path) && len(models) == 0 {
-		d.refuse(path, "at least one name; leave it out to ask the engine")
+		d.refuse(path, "must have at least one name; leave it out to ask the engine")
 	}
 	for i, m := range models {
 		switch at := index(path, i); {
 		case !plainText(m, 512):
-			d.refuse(at, "1 to 512 printable characters")
+			d.refuse(at, "must be 1 to 512 printable characters")
 		case slices.Contains(models[:i], m):
-			d.refuse(at, "each name once")
+			d.refuse(at, "must occur once")
 		}
 	}
 }
@@ -206,10 +206,10 @@ func (d *document) declarations(path string, e *v1alpha1.StaticEndpoint) map[str
 			short, ours := strings.CutPrefix(key, labelPrefix)
 			switch earlier, twice := known[key]; {
 			case ours && !slices.Contains(understood, short):
-				d.refuse(at, "unknown key; known after "+labelPrefix+": "+strings.Join(understood, ", "))
+				d.refuse(at, "is an unknown key; known after "+labelPrefix+": "+strings.Join(understood, ", "))
 			case !ours && key != engineTypeGIE:
 			case twice && earlier.value != value:
-				d.refuse(at, fmt.Sprintf("the value that the label in line %d has: %s", d.line(earlier.path), quoted(earlier.value)))
+				d.refuse(at, fmt.Sprintf("must be what the label in line %d says: %s", d.line(earlier.path), quoted(earlier.value)))
 			default:
 				known[key] = declaration{value, at}
 			}
@@ -218,29 +218,37 @@ func (d *document) declarations(path string, e *v1alpha1.StaticEndpoint) map[str
 	return known
 }
 
-// engine prefers what is said more directly.
+// engines are those that this version has a profile for. Any other name would
+// be believed, and the endpoint never read: to declare an engine is to leave out
+// its detection.
+var engines = []string{"vllm"}
+
+// engine prefers what is said more directly; every place must name one of the
+// engines.
 func (d *document) engine(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration) string {
-	const allowed = "1 to 63 printable characters without spaces; left out, the engine is detected"
-	token := func(s string) bool { return plainText(s, 63) && !strings.Contains(s, " ") }
+	var said []declaration
 	if at := child(path, "engine"); d.has(at) {
-		if !token(e.Engine) {
-			d.refuse(at, allowed)
-		}
-		return e.Engine
+		said = append(said, declaration{e.Engine, at})
 	}
 	for _, key := range []string{labelEngine, engineTypeGIE} {
 		if l, ok := known[key]; ok {
-			if !token(l.value) {
-				d.refuse(l.path, allowed)
-			}
-			return l.value
+			said = append(said, l)
 		}
 	}
-	return ""
+	for _, s := range said {
+		if !slices.Contains(engines, s.value) {
+			d.refuse(s.path, "must be "+strings.Join(engines, " or ")+
+				": other engines are not read by this version; leave it out to serve without telemetry")
+		}
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	return said[0].value
 }
 
 func (d *document) contextLimit(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration) int64 {
-	const allowed = "a whole number of tokens above 0; leave it out to ask the engine"
+	const allowed = "must be a whole number of tokens above 0; leave it out to ask the engine"
 	at := child(path, "contextLimit")
 	var limit int64
 	if e.ContextLimit != nil {
@@ -265,9 +273,9 @@ func (d *document) contextLimit(path string, e *v1alpha1.StaticEndpoint, known m
 // metrics joins the metrics section with the labels and annotations.
 func (d *document) metrics(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration) pool.MetricsTarget {
 	const (
-		schemes = "http or https"
-		ports   = "1 to 65535"
-		paths   = "a path that begins with one slash, without a host, spaces or a fragment"
+		schemes = "must be http or https"
+		ports   = "must be 1 to 65535"
+		paths   = "must be a path that begins with one slash, without a host, spaces or a fragment"
 	)
 	section := child(path, "metrics")
 	m := e.Metrics
@@ -329,7 +337,7 @@ func (d *document) metrics(path string, e *v1alpha1.StaticEndpoint, known map[st
 // differs refuses a label or annotation that contradicts the field at path.
 func (d *document) differs(label, path string) {
 	if !d.failed[path] {
-		d.refuse(label, fmt.Sprintf("the value that %s in line %d has: %s", path, d.line(path), d.value(path)))
+		d.refuse(label, fmt.Sprintf("must be what %s in line %d says: %s", path, d.line(path), d.value(path)))
 	}
 }
 

@@ -23,13 +23,16 @@ type Error struct {
 	Field string
 	// Value is what the file says, shortened to 64 characters.
 	Value string
-	// Allowed is what may stand there.
+	// Allowed is what may stand there, as the rest of a sentence about the field
+	// or, without one, about the file: it begins with must, is or cannot, as in
+	// "must be 0 to 4" and "is not supported by this version".
 	Allowed string
 
 	cause error
 }
 
-// Error is "file:line: field: value: what is allowed", without empty parts.
+// Error is "file:line: field: value: must be what is allowed" in one line,
+// without empty parts: "berth.yaml:7: gateway.fallbacks: 9: must be 0 to 4".
 func (e *Error) Error() string {
 	place := e.File
 	if e.Line > 0 {

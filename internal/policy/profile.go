@@ -51,7 +51,7 @@ func (d *document) profile(catalog Catalog) (Profile, configapi.EndpointPickerCo
 		p = d.resolve("schedulingProfiles", all, plugins)
 	default:
 		for i := 1; i < len(c.SchedulingProfiles); i++ {
-			d.refuse(index("schedulingProfiles", i), "one profile: several scheduling profiles are not supported by this version")
+			d.refuse(index("schedulingProfiles", i), "must be left out: several scheduling profiles are not supported by this version")
 		}
 		if first := index("schedulingProfiles", 0); !d.failed[first] {
 			p = d.resolve(first, c.SchedulingProfiles[0], plugins)
@@ -90,11 +90,11 @@ func (d *document) plugins(specs []configapi.PluginSpec, catalog Catalog) []*dec
 			continue
 		}
 		if spec.Type == "" {
-			d.refuse(child(path, "type"), "a plugin type")
+			d.refuse(child(path, "type"), "must be a plugin type")
 		}
 		if spec.Name == "" {
 			if d.has(child(path, "name")) {
-				d.refuse(child(path, "name"), "a name; left out, it is the type")
+				d.refuse(child(path, "name"), "must be a name; left out, it is the type")
 			}
 			spec.Name = spec.Type
 		}
@@ -104,7 +104,7 @@ func (d *document) plugins(specs []configapi.PluginSpec, catalog Catalog) []*dec
 			if !d.has(at) {
 				at = child(path, "type")
 			}
-			d.refuse(at, fmt.Sprintf("a name of its own: %s in line %d has it", earlier, d.line(earlier)))
+			d.refuse(at, fmt.Sprintf("must come with a name of its own: %s in line %d has this one", earlier, d.line(earlier)))
 		} else {
 			first[spec.Name] = path
 		}
@@ -161,7 +161,7 @@ func (d *document) check(p *declared, catalog Catalog) {
 	var unknown *UnknownTypeError
 	switch {
 	case errors.As(err, &unknown):
-		d.refuse(child(p.path, "type"), "unknown type; known types: "+strings.Join(slices.Sorted(slices.Values(unknown.Known)), ", "))
+		d.refuse(child(p.path, "type"), "is an unknown type; known types: "+strings.Join(slices.Sorted(slices.Values(unknown.Known)), ", "))
 	case err != nil:
 		d.refuseParameters(at, err)
 		p.class = class
@@ -180,17 +180,17 @@ func (d *document) refuseParameters(at string, err error) {
 	}
 	var pe *ParameterError
 	if errors.As(err, &pe) && pe.Key != "" {
-		d.refuse(at+"."+pe.Key, pe.Allowed)
+		d.refuse(at+"."+pe.Key, pe.predicate())
 		return
 	}
-	d.refuse(at, err.Error())
+	d.refuse(at, "cannot be used: "+err.Error())
 }
 
 // resolve follows a profile's references.
 func (d *document) resolve(path string, sp configapi.SchedulingProfile, plugins []*declared) Profile {
 	p := Profile{Name: sp.Name}
 	if sp.Name == "" {
-		d.refuse(child(path, "name"), "a name")
+		d.refuse(child(path, "name"), "must be a name")
 	}
 	byName := make(map[string]*declared, len(plugins))
 	names := make([]string, 0, len(plugins))
@@ -211,13 +211,13 @@ func (d *document) resolve(path string, sp configapi.SchedulingProfile, plugins 
 		case d.failed[entry]:
 			continue
 		case ref.PluginRef == "":
-			d.refuse(at, "the name of a plugin")
+			d.refuse(at, "must be the name of a plugin")
 			continue
 		case plugin == nil:
-			d.refuse(at, "the name of a plugin; plugins has "+list(names))
+			d.refuse(at, "must be the name of a plugin; plugins has "+list(names))
 			continue
 		case twice:
-			d.refuse(at, fmt.Sprintf("one reference to each plugin: line %d has the first", d.line(earlier)))
+			d.refuse(at, fmt.Sprintf("must be referred to once: line %d does so already", d.line(earlier)))
 			continue
 		}
 		referred[ref.PluginRef] = at
@@ -234,12 +234,12 @@ func (d *document) resolve(path string, sp configapi.SchedulingProfile, plugins 
 			p.Filters = append(p.Filters, plugin.PluginRef)
 		case Picker:
 			if picker != nil {
-				d.refuse(at, fmt.Sprintf("one picker: %s in line %d is the first", printable(picker.Name, 64), d.line(pickerAt)))
+				d.refuse(at, fmt.Sprintf("must not be a second picker: %s in line %d is the first", printable(picker.Name, 64), d.line(pickerAt)))
 				continue
 			}
 			picker, pickerAt = plugin, at
 		case OffProfile:
-			d.refuse(at, fmt.Sprintf("a filter, scorer or picker: %s is none of them", plugin.Type))
+			d.refuse(at, fmt.Sprintf("must be a filter, scorer or picker: %s is none of them", plugin.Type))
 		}
 	}
 	p.Picker = d.pickerOr(picker, path, plugins, byName)
@@ -257,7 +257,7 @@ func (d *document) weight(entry string, w *float64) float64 {
 	}
 	// NaN fails every comparison.
 	if !(*w >= 0 && *w <= maxWeight) {
-		d.refuse(at, "a finite number from 0 to 1000000; 0 keeps the scorer out")
+		d.refuse(at, "must be a finite number from 0 to 1000000; 0 keeps the scorer out")
 		return 1
 	}
 	// Negative zero is zero, also in the digest.
@@ -280,10 +280,10 @@ func (d *document) pickerOr(named *declared, path string, plugins []*declared, b
 		pickers[0].used = true
 		return pickers[0].PluginRef
 	case len(pickers) > 1:
-		d.refuse(child(path, "plugins"), fmt.Sprintf("a reference to one picker: plugins has %s and %s",
+		d.refuse(child(path, "plugins"), fmt.Sprintf("must refer to one picker: plugins has %s and %s",
 			printable(pickers[0].Name, 64), printable(pickers[1].Name, 64)))
 	case byName[defaultPicker] != nil && byName[defaultPicker].class != 0:
-		d.refuse(byName[defaultPicker].path, "another name: the profile has no picker, and the default one is named "+defaultPicker)
+		d.refuse(byName[defaultPicker].path, "must have another name: the profile has no picker, and the default one is named "+defaultPicker)
 	}
 	return PluginRef{Name: defaultPicker, Type: defaultPicker}
 }

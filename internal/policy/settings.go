@@ -20,7 +20,7 @@ func (d *document) settings() v1alpha1.BerthConfiguration {
 	d.decode(&c, refusedBerthKeys)
 
 	if d.has("discovery.file") && (c.Discovery.File == "" || strings.ContainsRune(c.Discovery.File, 0)) {
-		d.refuse("discovery.file", "the path of a file")
+		d.refuse("discovery.file", "must be the path of a file")
 	}
 
 	within(d, "gateway.fallbacks", c.Gateway.Fallbacks, 0, 4)
@@ -48,10 +48,10 @@ func (d *document) settings() v1alpha1.BerthConfiguration {
 
 	// NaN fails every comparison.
 	if q := c.Placement.Quorum; !(q > 0 && q <= 1) {
-		d.refuse("placement.quorum", "a number above 0, at most 1")
+		d.refuse("placement.quorum", "must be a number above 0, at most 1")
 	}
 	if c.Placement.Replicas != 1 {
-		d.refuse("placement.replicas", "1: other values are not supported by this version")
+		d.refuse("placement.replicas", "must be 1: other values are not supported by this version")
 	}
 	oneOf(d, "acknowledgement.responseHeaders", c.Acknowledgement.ResponseHeaders,
 		v1alpha1.ResponseHeadersOff, v1alpha1.ResponseHeadersSummary, v1alpha1.ResponseHeadersFull)
@@ -72,7 +72,7 @@ func within[T interface {
 		return false
 	}
 	if v < least || v > most {
-		d.refuse(path, fmt.Sprintf("%v to %v", least, most))
+		d.refuse(path, fmt.Sprintf("must be %v to %v", least, most))
 		return false
 	}
 	return true
@@ -86,7 +86,7 @@ func oneOf[T ~string](d *document, path string, v T, allowed ...T) {
 	for i, a := range allowed {
 		names[i] = string(a)
 	}
-	d.refuse(path, "one of "+strings.Join(names, ", "))
+	d.refuse(path, "must be one of "+strings.Join(names, ", "))
 }
 
 // ascending refuses low above high, at the one that the file sets.
@@ -94,9 +94,9 @@ func (d *document) ascending(lowPath string, low v1alpha1.Duration, highPath str
 	if low <= high || d.failed[lowPath] || d.failed[highPath] {
 		return
 	}
-	at := highPath
-	if !d.has(at) {
-		at = lowPath
+	if d.has(highPath) {
+		d.refuse(highPath, fmt.Sprintf("must be at least %s (%v)", lowPath, low))
+		return
 	}
-	d.refuse(at, fmt.Sprintf("%s (%v) is at most %s (%v)", lowPath, low, highPath, high))
+	d.refuse(lowPath, fmt.Sprintf("must be at most %s (%v)", highPath, high))
 }
