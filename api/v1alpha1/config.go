@@ -74,6 +74,10 @@ const (
 type LimitsConfiguration struct {
 	// Body is the largest request body, 1KiB to 1GiB. Default 32MiB.
 	Body Bytes `json:"body"`
+	// Buffered is how much of request bodies the picker holds at once, over all
+	// requests, while it waits for their ends: at least Body, at most 64GiB.
+	// Default 1GiB.
+	Buffered Bytes `json:"buffered"`
 	// UploadIdle is the longest pause between two pieces of a request body,
 	// 10ms to 10m. Default 10s.
 	UploadIdle Duration `json:"uploadIdle"`
@@ -163,6 +167,7 @@ func DefaultBerthConfiguration() BerthConfiguration {
 		},
 		Limits: LimitsConfiguration{
 			Body:             32 * MiB,
+			Buffered:         GiB,
 			UploadIdle:       Duration(10 * time.Second),
 			DecisionDeadline: Duration(500 * time.Millisecond),
 			Drain:            Duration(30 * time.Second),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -19,6 +20,9 @@ import (
 type Settings struct {
 	// BodyLimit is the largest request body in bytes; above it 413.
 	BodyLimit int64
+	// Buffered is the most bytes of bodies that are held at once, over all
+	// streams of the server; above it 503.
+	Buffered int64
 	// UploadIdle is the longest pause in a request body; above it 408.
 	UploadIdle time.Duration
 	// DecisionDeadline bounds the time from the end of the request to the
@@ -69,6 +73,9 @@ type conversation struct {
 	respMode extprocfilterv3.ProcessingMode_BodySendMode
 	req      Request
 	chunks   [][]byte
+	// held is what this stream has of the server's held bytes.
+	held      int64
+	heldByAll *atomic.Int64
 	// bytesIn and bytesOut count body bytes of the request and the response.
 	bytesIn, bytesOut int64
 	decision          Decision
@@ -86,8 +93,11 @@ type conversation struct {
 	out []*extprocv3.ProcessingResponse
 }
 
-func newConversation(settings Settings, decider Decider, clock telemetry.Clock) *conversation {
+// newConversation starts a stream. held counts the bytes of bodies that all
+// streams hold.
+func newConversation(settings Settings, decider Decider, clock telemetry.Clock, held *atomic.Int64) *conversation {
 	return &conversation{
+		heldByAll: held,
 		settings:  settings,
 		decider:   decider,
 		clock:     clock,
@@ -237,7 +247,7 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 	case awaitBuffered:
 		c.readMetadata(msg)
 		if c.hold(b.GetBody()) && c.decideWithBody() {
-			c.chunks = nil
+			c.letGo()
 			msg := &extprocv3.ProcessingResponse{
 				Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
 					Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
@@ -287,10 +297,27 @@ func (c *conversation) hold(part []byte) bool {
 		c.refuse(c.bodyTooLarge())
 		return false
 	}
-	if len(part) > 0 {
-		c.chunks = append(c.chunks, part)
+	if len(part) == 0 {
+		return true
 	}
+	c.held += int64(len(part))
+	if c.heldByAll.Add(int64(len(part))) > c.settings.Buffered {
+		c.refuse(&Refusal{
+			Status:     503,
+			Reason:     "overloaded",
+			Message:    "the endpoint picker holds as many request bodies as it may",
+			RetryAfter: time.Second,
+		})
+		return false
+	}
+	c.chunks = append(c.chunks, part)
 	return true
+}
+
+// letGo stops holding the body.
+func (c *conversation) letGo() {
+	c.heldByAll.Add(-c.held)
+	c.held, c.chunks, c.req.Body = 0, nil, nil
 }
 
 func (c *conversation) bodyTooLarge() *Refusal {
@@ -393,7 +420,7 @@ func (c *conversation) report(r *Refusal) {
 
 // replace puts a refusal in place of the answer that is due.
 func (c *conversation) replace(r *Refusal) {
-	c.chunks, c.req.Body = nil, nil
+	c.letGo()
 	c.out = append(c.out, immediate(r))
 	c.phase = refused
 }
@@ -420,7 +447,7 @@ func (c *conversation) answerHeldBody(last bool) {
 			Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: streamed(part, end)},
 		})
 	}
-	c.chunks = nil
+	c.letGo()
 }
 
 func streamed(part []byte, end bool) *extprocv3.BodyResponse {
@@ -439,7 +466,7 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 	case collectBody, awaitBuffered:
 		// The gateway answers by itself before there was a decision: its own
 		// limits or time-outs. There is nothing to add.
-		c.chunks = nil
+		c.letGo()
 		c.out = append(c.out, &extprocv3.ProcessingResponse{
 			Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}},
 		})
@@ -554,6 +581,7 @@ func (c *conversation) answerable() bool {
 // finish tells the decision how the request ended, once. cause says why the
 // stream is over; it counts only if the response had not ended before.
 func (c *conversation) finish(cause Cause) {
+	c.letGo()
 	if c.decision == nil || c.finished {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,13 +183,15 @@ type transcript struct {
 	in, back    []byte
 	backEnded   bool
 	unmatchedBy map[kind]int
+	held        *atomic.Int64
 }
 
 func newTranscript(settings Settings, d *checkedDecider) *transcript {
 	now := telemetry.At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	held := new(atomic.Int64)
 	return &transcript{
-		decider: d, settings: settings,
-		c:           newConversation(settings, d, func() telemetry.Instant { return now }),
+		decider: d, settings: settings, held: held,
+		c:           newConversation(settings, d, func() telemetry.Instant { return now }, held),
 		answered:    map[bool]int{true: -1, false: -1},
 		unmatchedBy: map[kind]int{},
 	}
@@ -279,6 +282,8 @@ func (tr *transcript) close() error {
 	tr.c.finish(Internal)
 	d := tr.decider
 	switch {
+	case tr.held.Load() != 0:
+		return fmt.Errorf("%d bytes are still held", tr.held.Load())
 	case d.complaint != "":
 		return fmt.Errorf("%s", d.complaint)
 	case d.decided == 1 && !d.refuse && d.finished != 1:
@@ -345,7 +350,7 @@ func TestEveryOrderOfMessagesIsSafe(t *testing.T) {
 					for _, next := range all {
 						d := decider
 						tr := newTranscript(Settings{
-							BodyLimit: 1 << 10, UploadIdle: time.Second, DecisionDeadline: time.Second, PassTrailers: passTrailers,
+							BodyLimit: 1 << 10, Buffered: 1 << 20, UploadIdle: time.Second, DecisionDeadline: time.Second, PassTrailers: passTrailers,
 						}, &d)
 						sequence := slices.Concat(prefix, []message{next})
 						tried++
@@ -391,7 +396,7 @@ func FuzzConversation(f *testing.F) {
 		flags := data[0]
 		d := &checkedDecider{refuse: flags&1 != 0, violation: flags&2 != 0}
 		tr := newTranscript(Settings{
-			BodyLimit: 64, UploadIdle: time.Second, DecisionDeadline: time.Second, PassTrailers: flags&4 != 0,
+			BodyLimit: 64, Buffered: 1 << 10, UploadIdle: time.Second, DecisionDeadline: time.Second, PassTrailers: flags&4 != 0,
 		}, d)
 		for i, b := range data[1:] {
 			if tr.over != "" {

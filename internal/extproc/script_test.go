@@ -5,6 +5,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +44,7 @@ func TestConversations(t *testing.T) {
 
 type script struct {
 	now      telemetry.Instant
+	held     atomic.Int64
 	decider  *scriptDecider
 	c        *conversation
 	metadata *corev3.Metadata
@@ -52,11 +54,13 @@ type script struct {
 func openScript(t *testing.T, d *datadriven.TestData) *script {
 	s := &script{now: telemetry.At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))}
 	s.decider = &scriptDecider{script: s, pick: "10.0.0.1:8000"}
-	settings := Settings{BodyLimit: 1 << 20, UploadIdle: 10 * time.Second, DecisionDeadline: 500 * time.Millisecond}
+	settings := Settings{BodyLimit: 1 << 20, Buffered: 1 << 30, UploadIdle: 10 * time.Second, DecisionDeadline: 500 * time.Millisecond}
 	for _, arg := range d.CmdArgs {
 		switch arg.Key {
 		case "body-limit":
 			settings.BodyLimit = mustInt(t, d, arg)
+		case "buffered":
+			settings.Buffered = mustInt(t, d, arg)
 		case "pass-trailers":
 			settings.PassTrailers = true
 		case "pick":
@@ -69,7 +73,7 @@ func openScript(t *testing.T, d *datadriven.TestData) *script {
 			d.Fatalf(t, "unknown argument %s", arg.Key)
 		}
 	}
-	s.c = newConversation(settings, s.decider, func() telemetry.Instant { return s.now })
+	s.c = newConversation(settings, s.decider, func() telemetry.Instant { return s.now }, &s.held)
 	return s
 }
 

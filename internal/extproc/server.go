@@ -5,6 +5,7 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -31,6 +32,7 @@ type Options struct {
 type Server struct {
 	extprocv3.UnimplementedExternalProcessorServer
 	opts Options
+	held atomic.Int64
 	quit chan struct{}
 	once sync.Once
 }
@@ -41,6 +43,9 @@ var _ extprocv3.ExternalProcessorServer = (*Server)(nil)
 func NewServer(opts Options) *Server {
 	return &Server{opts: opts, quit: make(chan struct{})}
 }
+
+// Held is how many bytes of request bodies are held now, over all streams.
+func (s *Server) Held() int64 { return s.held.Load() }
 
 // Quit ends every stream: requests without a decision are refused with 503,
 // running responses are cut. Called when the time to drain is over.
@@ -66,7 +71,7 @@ type process struct {
 // Process runs one conversation. It returns nil only after an immediate
 // response, or when the gateway closes the stream after the response has ended.
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
-	c := newConversation(s.opts.Settings(), s.opts.Decider, s.opts.Clock)
+	c := newConversation(s.opts.Settings(), s.opts.Decider, s.opts.Clock, &s.held)
 	c.onRefusal = s.opts.Refused
 	p := &process{server: s, stream: stream, c: c, ended: make(chan struct{})}
 	go p.receive()
@@ -141,11 +146,11 @@ func (p *process) checkIdle() time.Duration {
 		return left
 	}
 	if p.c.phase == awaitHeaders {
-		p.end(status.Error(codes.DeadlineExceeded, "no message came on the stream"))
+		p.finish(ClientDisconnect, status.Error(codes.DeadlineExceeded, "no message came on the stream"))
 		return 0
 	}
 	err := p.send(p.c.uploadIdle())
-	p.end(err)
+	p.finish(ServedOutside, err)
 	return 0
 }
 

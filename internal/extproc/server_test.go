@@ -171,7 +171,7 @@ func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
 	base := runtime.NumGoroutine()
 	r := &rig{t: t, clock: newHandClock(), decider: decider, ends: make(chan error, 1<<16)}
 	if settings == (Settings{}) {
-		settings = Settings{BodyLimit: 1 << 20, UploadIdle: time.Hour, DecisionDeadline: time.Hour}
+		settings = Settings{BodyLimit: 1 << 20, Buffered: 1 << 30, UploadIdle: time.Hour, DecisionDeadline: time.Hour}
 	}
 	r.server = NewServer(Options{
 		Decider:  decider,
@@ -197,6 +197,9 @@ func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
 		_ = conn.Close()
 		g.Stop()
 		_ = listener.Close()
+		if held := r.server.Held(); held != 0 {
+			t.Errorf("%d bytes of bodies are held by nobody", held)
+		}
 		eventually(t, "goroutines are back to what they were", func() bool { return runtime.NumGoroutine() <= base })
 	})
 	return r
@@ -636,7 +639,7 @@ func TestQuitRefusesWhatHasNoAnswerAndCutsTheRest(t *testing.T) {
 
 func TestAnUploadThatStopsComingIsRefused(t *testing.T) {
 	const idle = 20 * time.Millisecond
-	r := newRig(t, &fakeDecider{}, Settings{BodyLimit: 1 << 20, UploadIdle: idle, DecisionDeadline: time.Hour})
+	r := newRig(t, &fakeDecider{}, Settings{BodyLimit: 1 << 20, Buffered: 1 << 30, UploadIdle: idle, DecisionDeadline: time.Hour})
 	served := r.mustOpen()
 	r.play(served, headersOnly)
 	x := r.mustOpen()
@@ -666,7 +669,7 @@ func TestAnUploadThatStopsComingIsRefused(t *testing.T) {
 }
 
 func TestAStreamWithoutAMessageEnds(t *testing.T) {
-	r := newRig(t, &fakeDecider{}, Settings{BodyLimit: 1, UploadIdle: time.Millisecond, DecisionDeadline: time.Hour})
+	r := newRig(t, &fakeDecider{}, Settings{BodyLimit: 1, Buffered: 1 << 30, UploadIdle: time.Millisecond, DecisionDeadline: time.Hour})
 	x := r.mustOpen()
 	done := make(chan struct{})
 	defer close(done)

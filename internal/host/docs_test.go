@@ -25,6 +25,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	m.ledgerRecords.WithLabelValues("written").Inc()
 	m.policyInForce("sha256:0")
 	m.untrustedHeader("x-berth-intent")
+	m.heldBytes(func() int64 { return 0 })
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -209,6 +209,7 @@ func (h *Host) serve() {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
+	h.metrics.heldBytes(h.extproc.Held)
 	extprocv3.RegisterExternalProcessorServer(h.grpc, h.extproc)
 	h.health = health.NewServer()
 	h.healthz = grpc.NewServer()
@@ -237,6 +238,7 @@ func (h *Host) settings() extproc.Settings {
 	p := h.decider.active.Load().policy
 	return extproc.Settings{
 		BodyLimit:        p.Limits.Body,
+		Buffered:         p.Limits.Buffered,
 		UploadIdle:       p.Limits.UploadIdle,
 		DecisionDeadline: p.Limits.DecisionDeadline,
 		PassTrailers:     p.Gateway.RequestTrailers == v1alpha1.TrailersPass,

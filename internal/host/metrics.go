@@ -103,6 +103,13 @@ func (m *metrics) finished(a acted, c extproc.Cause) {
 	m.outcomes.WithLabelValues(string(c)).Inc()
 }
 
+// heldBytes shows how many bytes of request bodies are held.
+func (m *metrics) heldBytes(held func() int64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "berth_buffered_bytes", Help: "Bytes of request bodies that are held until their requests are decided.",
+	}, func() float64 { return float64(held()) }))
+}
+
 // scraped counts one scrape.
 func (m *metrics) scraped(engineName, result string, took time.Duration) {
 	m.scrapes.WithLabelValues(engineName, result).Inc()

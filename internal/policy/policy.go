@@ -92,8 +92,9 @@ type Gateway struct {
 
 // Limits bounds what one request may cost.
 type Limits struct {
-	// Body is in bytes.
+	// Body and Buffered are in bytes; Buffered is at least Body.
 	Body             int64
+	Buffered         int64
 	UploadIdle       time.Duration
 	DecisionDeadline time.Duration
 	// Drain may be 0: running requests are not waited for.
@@ -225,6 +226,7 @@ func (p *Policy) apply(c *v1alpha1.BerthConfiguration, dir string) {
 	p.Gateway = Gateway{c.Gateway.Fallbacks, c.Gateway.OnViolation, c.Gateway.RequestTrailers}
 	p.Limits = Limits{
 		Body:             int64(c.Limits.Body),
+		Buffered:         int64(c.Limits.Buffered),
 		UploadIdle:       time.Duration(c.Limits.UploadIdle),
 		DecisionDeadline: time.Duration(c.Limits.DecisionDeadline),
 		Drain:            time.Duration(c.Limits.Drain),

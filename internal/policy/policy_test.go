@@ -120,7 +120,7 @@ func TestTheExampleFileIsReadWhole(t *testing.T) {
 			Picker: PluginRef{Name: "berth-picker", Type: "berth-picker"},
 		},
 		Gateway:         Gateway{Fallbacks: 3, OnViolation: "report", RequestTrailers: "refuse"},
-		Limits:          Limits{Body: 33554432, UploadIdle: 10 * time.Second, DecisionDeadline: 500 * time.Millisecond, Drain: 30 * time.Second},
+		Limits:          Limits{Body: 33554432, Buffered: 1 << 30, UploadIdle: 10 * time.Second, DecisionDeadline: 500 * time.Millisecond, Drain: 30 * time.Second},
 		Telemetry:       Telemetry{Mode: "auto", Hot: 200 * time.Millisecond, Warm: time.Second, Idle: 5 * time.Second, Timeout: time.Second, MaxPage: 8388608, Workers: 8},
 		Placement:       Placement{Quorum: 0.5},
 		Acknowledgement: Acknowledgement{ResponseHeaders: "summary"},

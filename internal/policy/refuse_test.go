@@ -134,6 +134,7 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 		{"negative fallbacks", berthHead + "gateway: {fallbacks: -1}\n", []string{"6: gateway.fallbacks: -1: must be 0 to 4"}},
 		{"onViolation", berthHead + "gateway: {onViolation: ignore}\n", []string{"6: gateway.onViolation: ignore: must be one of report, refuse"}},
 		{"requestTrailers", berthHead + "gateway: {requestTrailers: \"\"}\n", []string{`6: gateway.requestTrailers: "": must be one of refuse, pass`}},
+		{"fewer bytes for all than for one", berthHead + "limits: {body: 2MiB, buffered: 1MiB}\n", []string{"6: limits.buffered: 1MiB: must be at least limits.body (2MiB)"}},
 		{"body", berthHead + "limits: {body: 2GiB}\n", []string{"6: limits.body: 2GiB: must be 1KiB to 1GiB"}},
 		{"body unit", berthHead + "limits: {body: 32MB}\n", []string{"6: limits.body: 32MB: must be a number of bytes: a whole number with KiB, MiB, GiB"}},
 		{"body zero", berthHead + "limits: {body: 0}\n", []string{"6: limits.body: 0: must be 1KiB to 1GiB"}},
@@ -161,7 +162,6 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 
 		// What does not exist yet, by name.
 		{"an InferencePool", berthHead + "discovery: {inferencePool: {namespace: a, name: b}}\n", []string{"6: discovery.inferencePool: {...}: is not supported by this version"}},
-		{"buffered", berthHead + "limits: {buffered: 1GiB}\n", []string{"6: limits.buffered: 1GiB: is not supported by this version"}},
 		{"shortlist", berthHead + "placement: {shortlist: 32}\n", []string{"6: placement.shortlist: 32: is not supported by this version"}},
 		{"replicas", berthHead + "placement: {replicas: 2}\n", []string{"6: placement.replicas: 2: must be 1: other values are not supported by this version"}},
 		{"ledger.dir", berthHead + "ledger: {dir: /var/lib/berth}\n", []string{"6: ledger.dir: /var/lib/berth: is not supported by this version"}},

@@ -11,7 +11,7 @@ import (
 
 // refusedBerthKeys are keys whose behaviour this version does not have.
 var refusedBerthKeys = []string{
-	"discovery.inferencePool", "limits.buffered", "placement.shortlist", "intent", "trust", "models", "screening",
+	"discovery.inferencePool", "placement.shortlist", "intent", "trust", "models", "screening",
 }
 
 // settings decodes and checks the BerthConfiguration.
@@ -27,7 +27,10 @@ func (d *document) settings() v1alpha1.BerthConfiguration {
 	oneOf(d, "gateway.onViolation", c.Gateway.OnViolation, v1alpha1.ViolationReport, v1alpha1.ViolationRefuse)
 	oneOf(d, "gateway.requestTrailers", c.Gateway.RequestTrailers, v1alpha1.TrailersRefuse, v1alpha1.TrailersPass)
 
-	within(d, "limits.body", c.Limits.Body, v1alpha1.KiB, v1alpha1.GiB)
+	if within(d, "limits.body", c.Limits.Body, v1alpha1.KiB, v1alpha1.GiB) &&
+		within(d, "limits.buffered", c.Limits.Buffered, v1alpha1.KiB, 64*v1alpha1.GiB) && c.Limits.Buffered < c.Limits.Body {
+		d.refuse("limits.buffered", fmt.Sprintf("must be at least limits.body (%v)", c.Limits.Body))
+	}
 	within(d, "limits.uploadIdle", c.Limits.UploadIdle, span(10*time.Millisecond), span(10*time.Minute))
 	within(d, "limits.decisionDeadline", c.Limits.DecisionDeadline, span(time.Millisecond), span(time.Minute))
 	within(d, "limits.drain", c.Limits.Drain, 0, span(10*time.Minute))
