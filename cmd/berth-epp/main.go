@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -26,7 +25,12 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A reader of the decision log that goes away is an error of that log, not the
+	// end of the picker.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// The first signal drains, a second one ends the process at once.
+	context.AfterFunc(ctx, stop)
 	code := run(ctx)
 	stop()
 	os.Exit(code)
@@ -94,15 +98,7 @@ func command() *cobra.Command {
 	return cmd
 }
 
-// gcPercent lets the heap grow to five times what is live before it is collected.
-// A picker's live heap is some MiB, and every request makes a little garbage, so
-// at Go's default of 100 collecting was an eighth of its CPU.
-const gcPercent = 400
-
 func serve(ctx context.Context, opts host.Options) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	h, err := host.Start(ctx, opts)
 	if err != nil {
 		return err

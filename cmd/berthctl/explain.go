@@ -76,10 +76,15 @@ func findInLog(path, id string) (*v1alpha1.Decision, error) {
 	var found *v1alpha1.Decision
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, maxRecord)
+	var broken error
 	for n := 1; lines.Scan(); n++ {
 		d := &v1alpha1.Decision{}
+		// A log that is being written, or was cut, has lines that are no records.
 		if err := json.Unmarshal(lines.Bytes(), d); err != nil {
-			return nil, usageError{fmt.Errorf("%s:%d: not a decision record: %w", path, n, err)}
+			if broken == nil {
+				broken = fmt.Errorf("%s:%d: not a decision record: %w", path, n, err)
+			}
+			continue
 		}
 		if id == newestID || d.ID == id {
 			found = d
@@ -89,7 +94,7 @@ func findInLog(path, id string) (*v1alpha1.Decision, error) {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
 	if found == nil {
-		return nil, usageError{fmt.Errorf("%s: no decision with the id %q", path, id)}
+		return nil, usageError{errors.Join(fmt.Errorf("%s: no decision with the id %q", path, id), broken)}
 	}
 	return found, nil
 }

@@ -42,24 +42,24 @@ func (r *reports) get(ctx context.Context, path string, doc any) error {
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {
-		return usageError{fmt.Errorf("--server %s: is the picker running there? %w", r.server, err)}
+		return usageError{fmt.Errorf("--server %s: is the picker running there? %w", base.Redacted(), err)}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReport))
 	if err != nil {
-		return usageError{fmt.Errorf("--server %s: %w", r.server, err)}
+		return usageError{fmt.Errorf("--server %s: %w", base.Redacted(), err)}
 	}
 	if resp.StatusCode != http.StatusOK {
 		var failure struct {
 			Error string `json:"error"`
 		}
 		if json.Unmarshal(body, &failure) != nil || failure.Error == "" {
-			failure.Error = resp.Status
+			failure.Error = resp.Status + "; this is not a picker's admin listener"
 		}
-		return usageError{fmt.Errorf("%s%s: %s", r.server, path, failure.Error)}
+		return usageError{fmt.Errorf("%s%s: %s", base.Redacted(), path, failure.Error)}
 	}
 	if err := json.Unmarshal(body, doc); err != nil {
-		return usageError{fmt.Errorf("%s%s: not a report of a picker: %w", r.server, path, err)}
+		return usageError{fmt.Errorf("%s%s: not a report of a picker: %w", base.Redacted(), path, err)}
 	}
 	return nil
 }

@@ -139,10 +139,15 @@ func Metrics(registry *prometheus.Registry, ready func() error) http.Handler {
 }
 
 func reply(w http.ResponseWriter, status int, doc any) {
+	text, err := json.Marshal(doc)
+	if err != nil {
+		status = http.StatusInternalServerError
+		text = []byte(`{"error":"the report holds a value that JSON cannot say"}`)
+	}
 	w.Header().Set("content-type", "application/json")
 	w.WriteHeader(status)
 	// The client may be gone; there is nobody else to tell.
-	_ = json.NewEncoder(w).Encode(doc)
+	_, _ = w.Write(append(text, '\n'))
 }
 
 func fail(w http.ResponseWriter, status int, message string) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 )
@@ -116,13 +117,16 @@ func explainCandidates(p *printer, d *v1alpha1.Decision) {
 		header = append(header, fmt.Sprintf("%s x%g", s.Scorer, s.Weight))
 	}
 	header = append(header, "IN FLIGHT")
+	for i := range header {
+		header[i] = plain(header[i])
+	}
 	fmt.Fprintln(t, strings.Join(header, "\t"))
 	for _, c := range placed {
 		rank := "-"
 		if c.Rank > 0 {
 			rank = fmt.Sprint(c.Rank)
 		}
-		row := []string{"  " + rank, c.Replica, fmt.Sprintf("%.4f", c.Total)}
+		row := []string{"  " + rank, plain(c.Replica), fmt.Sprintf("%.4f", c.Total)}
 		for _, r := range c.Readings {
 			row = append(row, describeEvidence(r))
 		}
@@ -332,6 +336,16 @@ func suffix(before, text string) string {
 	return before + text
 }
 
+// plain makes a text from a record safe for a terminal.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}
+
 // printer keeps the first error, so that rendering reads without error checks.
 type printer struct {
 	w   io.Writer
@@ -348,6 +362,11 @@ func (p *printer) Write(b []byte) (int, error) {
 }
 
 func (p *printer) line(format string, args ...any) {
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			args[i] = plain(text)
+		}
+	}
 	// The error stays in p.
 	_, _ = fmt.Fprintf(p, format+"\n", args...)
 }

@@ -23,7 +23,7 @@ func Fleet(w io.Writer, now time.Time, replicas []v1alpha1.Observation, decision
 		c := tallies[r.Replica.Name]
 		state, age := telemetryState(now, r)
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n",
-			r.Replica.Name, standing(r), state, age,
+			plain(r.Replica.Name), plain(standing(r)), plain(state), age,
 			value(r, "queueDepth", "%.0f", 1), value(r, "activeRequests", "%.0f", 1), value(r, "kvCacheUtilization", "%.0f%%", 100),
 			r.InFlight, c.picks, quantile(c.ttft, 0.5), quantile(c.ttft, 0.99))
 	}

@@ -87,8 +87,9 @@ type conversation struct {
 	// idleSince is when the last part of an unfinished request came.
 	idleSince telemetry.Instant
 
-	// onRefusal, if set, is told of refusals that the decider did not make.
-	onRefusal func(*Refusal)
+	// onRefusal, if set, is told of refusals that the decider did not make, before
+	// they are sent. It may set the refusal's DecisionID.
+	onRefusal func(*Request, Decision, *Refusal)
 
 	out []*extprocv3.ProcessingResponse
 }
@@ -414,7 +415,7 @@ func (c *conversation) refuse(r *Refusal) {
 
 func (c *conversation) report(r *Refusal) {
 	if c.onRefusal != nil {
-		c.onRefusal(r)
+		c.onRefusal(&c.req, c.decision, r)
 	}
 }
 
@@ -463,6 +464,18 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 	case awaitResponse:
 		c.tailEnded = true
 	case requestTail:
+	case awaitHeaders:
+		// The gateway refused the request before it showed it. Anything that is
+		// not known to be its own answer came from a replica that was never
+		// picked, and must not pass.
+		if local := servedOf(msg); local.Details == "" || local.Details == viaUpstream || local.Address != "" {
+			return c.unexpected("response_headers")
+		}
+		c.out = append(c.out, &extprocv3.ProcessingResponse{
+			Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}},
+		})
+		c.endResponseHeaders(h)
+		return nil
 	case collectBody, awaitBuffered:
 		// The gateway answers by itself before there was a decision: its own
 		// limits or time-outs. There is nothing to add.
@@ -551,11 +564,17 @@ func (c *conversation) responseTrailers() error {
 	return nil
 }
 
+// emptyStream is how long a stream may be open without a message. A gateway opens
+// it to send one; on a connection that is full of uploads that can take a while.
+const emptyStream = time.Minute
+
 // idleDeadline is when the upload counts as idle; ok is false when no part of
 // the request is being waited for.
 func (c *conversation) idleDeadline() (at telemetry.Instant, ok bool) {
 	switch c.phase {
-	case awaitHeaders, collectBody:
+	case awaitHeaders:
+		return c.idleSince.Add(emptyStream), true
+	case collectBody:
 		return c.idleSince.Add(c.settings.UploadIdle), true
 	default:
 		return 0, false

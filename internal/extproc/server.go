@@ -24,8 +24,10 @@ type Options struct {
 	Clock telemetry.Clock
 	// Panicked is told of a fault that was contained, with its stack.
 	Panicked func(value any, stack []byte)
-	// Refused is told of every refusal that the protocol layer makes by itself.
-	Refused func(*Refusal)
+	// Refused is told of every refusal that the protocol layer makes by itself,
+	// before it is sent, with the decision if there was one already. It may set
+	// the refusal's DecisionID.
+	Refused func(*Request, Decision, *Refusal)
 }
 
 // Server is the ext_proc service.
@@ -76,7 +78,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	p := &process{server: s, stream: stream, c: c, ended: make(chan struct{})}
 	go p.receive()
 
-	idle := time.NewTimer(c.settings.UploadIdle)
+	idle := time.NewTimer(min(c.settings.UploadIdle, emptyStream))
 	defer idle.Stop()
 	for {
 		select {
@@ -187,6 +189,8 @@ func (p *process) contain() {
 // fail refuses what can still be refused and ends the stream with an error.
 func (p *process) fail(cause Cause, code codes.Code, r *Refusal) {
 	if p.c.answerable() {
+		mine := *r
+		r = &mine
 		p.c.report(r)
 		// The stream ends either way; a refusal that cannot be sent is lost.
 		_ = p.stream.Send(immediate(r))

@@ -178,7 +178,7 @@ func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
 		Settings: func() Settings { return settings },
 		Clock:    r.clock.read,
 		Panicked: func(any, []byte) { r.panics.Add(1) },
-		Refused: func(refusal *Refusal) {
+		Refused: func(_ *Request, _ Decision, refusal *Refusal) {
 			n, _ := r.refused.LoadOrStore(refusal.Reason, new(atomic.Int32))
 			n.(*atomic.Int32).Add(1)
 		},

@@ -3,6 +3,7 @@ package host
 import (
 	"io"
 	"testing"
+	"time"
 
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/ledger"
@@ -31,7 +32,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 	lines := ledger.New(1000, io.Discard, func(string) {})
 	r.decider.recorder.ledger = lines
-	defer lines.Flush()
+	defer lines.Flush(time.Minute)
 	body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + string(make([]byte, 0)) + `hello"}]}`)
 	b.ReportAllocs()
 	for b.Loop() {

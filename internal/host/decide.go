@@ -84,6 +84,24 @@ func (d *decider) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refus
 	return d.recorder.placed(c, d), nil
 }
 
+// refusedByProtocol counts a request that the protocol layer refused, and records
+// it, unless it was decided: then it has a record, which its end completes.
+func (d *decider) refusedByProtocol(req *extproc.Request, decision extproc.Decision, refusal *extproc.Refusal) {
+	d.metrics.refused(refusal.Reason)
+	if decision != nil {
+		return
+	}
+	c := &cycle{
+		id:      d.ids.next(),
+		now:     d.clock(),
+		act:     d.active.Load(),
+		set:     d.registry.Set(),
+		request: req,
+	}
+	refusal.DecisionID = c.id
+	d.recorder.refused(c, refusal)
+}
+
 // cycle is one decision in the making.
 type cycle struct {
 	id      string

@@ -335,3 +335,25 @@ func TestAScorerThatPanicsLeavesNoUnitBehind(t *testing.T) {
 	f := r.place(r.chat("m"))
 	f.Finish(extproc.Outcome{Cause: extproc.Complete})
 }
+
+// A request that the protocol layer refuses leaves a record like any other, and
+// the client gets its id.
+func TestRefusalsOfTheProtocolAreRecorded(t *testing.T) {
+	r := newRig(t, "")
+	req := &extproc.Request{Method: "POST", Path: "/v1/completions", RequestID: "mine"}
+	refusal := &extproc.Refusal{Status: 413, Reason: "body_too_large", Message: "too large"}
+	r.decider.refusedByProtocol(req, nil, refusal)
+	rec, ok := r.ledger.Find(refusal.DecisionID)
+	if !ok {
+		t.Fatalf("no record with the id %q", refusal.DecisionID)
+	}
+	if rec.Rung != "refuse" || rec.Refusal == nil || rec.Refusal.Reason != "body_too_large" || rec.Request.RequestID != "mine" {
+		t.Errorf("the record is %+v, refusal %+v", rec, rec.Refusal)
+	}
+	// One that was decided before has its record already.
+	before := len(r.ledger.Newest(10))
+	r.decider.refusedByProtocol(req, &inFlight{}, &extproc.Refusal{Status: 503, Reason: "shutting_down"})
+	if after := len(r.ledger.Newest(10)); after != before {
+		t.Errorf("%d records, want %d", after, before)
+	}
+}

@@ -125,9 +125,16 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	h.decider = newDecider(h.pools, opts.Clock, &recorder{ledger: h.ledger}, h.metrics)
 	h.decider.active.Store(act)
 	h.metrics.policyInForce(p.Digest)
+	h.ledger.OnLogError(func(err error) {
+		if err != nil {
+			opts.Log.Error("decision records are being lost: the decision log cannot be written", zap.Error(err))
+			return
+		}
+		opts.Log.Info("the decision log can be written again")
+	})
 	if err := h.follow(p); err != nil {
 		h.closeListeners()
-		h.ledger.Flush()
+		h.ledger.Flush(flushGrace)
 		return nil, err
 	}
 	h.scrape(p)
@@ -193,6 +200,14 @@ const maxMessageOverhead = 1 << 20
 // stream lives as long as its request.
 const maxStreams = 1 << 20
 
+// Flow-control windows, bytes. All streams of a gateway share a few connections:
+// with gRPC's small default windows large uploads hold each other up, and small
+// requests behind them.
+const (
+	streamWindow     = 1 << 20
+	connectionWindow = 16 << 20
+)
+
 func (h *Host) serve() {
 	h.extproc = extproc.NewServer(extproc.Options{
 		Decider:  h.decider,
@@ -202,11 +217,13 @@ func (h *Host) serve() {
 			h.metrics.panics.Inc()
 			h.opts.Log.Error("contained a fault", zap.Any("panic", value), zap.ByteString("stack", stack))
 		},
-		Refused: func(r *extproc.Refusal) { h.metrics.refused(r.Reason) },
+		Refused: h.decider.refusedByProtocol,
 	})
 	h.grpc = grpc.NewServer(
 		grpc.MaxRecvMsgSize(int(h.maxBody)+maxMessageOverhead),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connectionWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 	h.metrics.heldBytes(h.extproc.Held)
@@ -299,8 +316,13 @@ func (h *Host) Stop() {
 	h.healthz.Stop()
 	_ = h.metricsH.Close()
 	_ = h.adminH.Close()
-	h.ledger.Flush()
+	if !h.ledger.Flush(flushGrace) {
+		h.opts.Log.Error("the decision log hangs: its last records are lost")
+	}
 }
+
+// flushGrace is how long the decision log may take for its last records.
+const flushGrace = 5 * time.Second
 
 // quitGrace is how long the last refusals may take to be sent.
 const quitGrace = time.Second

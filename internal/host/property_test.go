@@ -470,7 +470,9 @@ func TestUnitsAndScreeningHoldWhateverHappens(t *testing.T) {
 					j.complain("an unplanned panic: %v", v)
 				}
 			},
-			Refused: func(refusal *extproc.Refusal) { r.metrics.refused(refusal.Reason) },
+			Refused: func(_ *extproc.Request, _ extproc.Decision, refusal *extproc.Refusal) {
+				r.metrics.refused(refusal.Reason)
+			},
 		})
 		client, stop := service(t, server)
 

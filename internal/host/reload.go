@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
@@ -31,13 +32,22 @@ func start(ctx context.Context, run func(ctx context.Context)) *task {
 	return t
 }
 
+// stopGrace is how long a task may take to end. One that hangs in a call to the
+// system, for instance to a file system that does not answer, is left behind.
+const stopGrace = 5 * time.Second
+
 // stop ends the task and waits for it. A nil task has ended.
 func (t *task) stop() {
 	if t == nil {
 		return
 	}
 	t.cancel()
-	<-t.ended
+	timer := time.NewTimer(stopGrace)
+	defer timer.Stop()
+	select {
+	case <-t.ended:
+	case <-timer.C:
+	}
 }
 
 // watch reloads the configuration when its file changes.

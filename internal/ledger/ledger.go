@@ -10,6 +10,7 @@ package ledger
 import (
 	"io"
 	"sync"
+	"time"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 )
@@ -63,10 +64,18 @@ func (l *Ledger) Close(d *v1alpha1.Decision) {
 	}
 }
 
-// Flush writes what waits and ends the log. Close must not be called after.
-func (l *Ledger) Flush() {
+// Flush writes what waits and ends the log. It reports false if the log did not
+// take it within the given time. Close must not be called after.
+func (l *Ledger) Flush(within time.Duration) bool {
+	return l.log == nil || l.log.flush(within)
+}
+
+// OnLogError calls f when a line could not be written, and with nil when lines
+// can be written again: once for each change. It must be set before the first
+// Close.
+func (l *Ledger) OnLogError(f func(error)) {
 	if l.log != nil {
-		l.log.flush()
+		l.log.changed = f
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -120,7 +121,7 @@ func TestARingOfZeroKeepsNothingAndStillWrites(t *testing.T) {
 	l := New(0, &out, c.count)
 	l.Open(record("a", 0))
 	l.Close(record("a", 0))
-	l.Flush()
+	l.Flush(time.Minute)
 	if got := ids(l.Newest(10)); got != "" || c.of("written") != 1 || !strings.Contains(out.String(), `"id":"a"`) {
 		t.Errorf("kept %q, written %d, out %s", got, c.of("written"), &out)
 	}
@@ -137,7 +138,7 @@ func TestOnlyEndedRecordsAreWrittenOnePerLine(t *testing.T) {
 		d.Pick = "line\nbreak"
 		l.Close(d)
 	}
-	l.Flush()
+	l.Flush(time.Minute)
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if len(lines) != n || c.of("written") != n {
 		t.Fatalf("%d lines, %d counted, want %d", len(lines), c.of("written"), n)
@@ -185,7 +186,7 @@ func TestALogThatFallsBehindLosesRecordsAndNoTime(t *testing.T) {
 		t.Error("a record that was not written is not in the ring either")
 	}
 	close(w.leave)
-	l.Flush()
+	l.Flush(time.Minute)
 	if got := c.of("written"); got != maxWaiting+1 || w.lines != got {
 		t.Errorf("%d records were written, %d lines, want %d", got, w.lines, maxWaiting+1)
 	}
@@ -200,7 +201,7 @@ func TestALogThatFailsIsCountedAndGoesOn(t *testing.T) {
 	l := New(10, broken{}, c.count)
 	l.Close(record("a", 0))
 	l.Close(record("b", 0))
-	l.Flush()
+	l.Flush(time.Minute)
 	if c.of("failed") != 2 || c.of("written") != 0 {
 		t.Errorf("failed %d, written %d, want 2 and 0", c.of("failed"), c.of("written"))
 	}
@@ -209,7 +210,7 @@ func TestALogThatFailsIsCountedAndGoesOn(t *testing.T) {
 func TestWithoutALogFlushReturns(t *testing.T) {
 	l := New(10, nil, func(result string) { t.Errorf("%s was counted without a log", result) })
 	l.Close(record("a", 0))
-	l.Flush()
+	l.Flush(time.Minute)
 }
 
 // The ring against a plain list that does the same.
@@ -260,7 +261,7 @@ func TestManyMayUseALedgerAtOnce(t *testing.T) {
 		}()
 	}
 	all.Wait()
-	l.Flush()
+	l.Flush(time.Minute)
 	if got := c.of("written") + c.of("dropped"); got != 1600 {
 		t.Errorf("%d records were written or dropped, want 1600", got)
 	}

@@ -20,6 +20,9 @@ const (
 type lineLog struct {
 	w     io.Writer
 	count func(result string)
+	// changed hears of the first error, and of the first success after one.
+	changed func(error)
+	failing bool
 	// wake holds a value while records wait.
 	wake   chan struct{}
 	ending chan struct{}
@@ -31,11 +34,12 @@ type lineLog struct {
 
 func newLineLog(w io.Writer, count func(result string)) *lineLog {
 	l := &lineLog{
-		w:      w,
-		count:  count,
-		wake:   make(chan struct{}, 1),
-		ending: make(chan struct{}),
-		ended:  make(chan struct{}),
+		w:       w,
+		count:   count,
+		changed: func(error) {},
+		wake:    make(chan struct{}, 1),
+		ending:  make(chan struct{}),
+		ended:   make(chan struct{}),
 	}
 	go l.run()
 	return l
@@ -60,10 +64,25 @@ func (l *lineLog) put(d *v1alpha1.Decision) {
 	}
 }
 
-// flush writes what waits and ends the log.
-func (l *lineLog) flush() {
+// flush writes what waits and ends the log, or gives up on a log that hangs.
+func (l *lineLog) flush(within time.Duration) bool {
 	close(l.ending)
-	<-l.ended
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-l.ended:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// tell hears of every line's error or success.
+func (l *lineLog) tell(err error) {
+	if failing := err != nil; failing != l.failing {
+		l.failing = failing
+		l.changed(err)
+	}
 }
 
 func (l *lineLog) run() {
@@ -108,6 +127,7 @@ func (l *lineLog) write(batch []*v1alpha1.Decision, text []byte) []byte {
 		line, err := appendDecision(text, d)
 		if err != nil {
 			l.count("failed")
+			l.tell(err)
 		} else {
 			text = line
 			text = append(text, '\n')
@@ -115,9 +135,11 @@ func (l *lineLog) write(batch []*v1alpha1.Decision, text []byte) []byte {
 		}
 		if lines > 0 && (len(text) >= maxWrite || i == len(batch)-1) {
 			result := "written"
-			if _, err := l.w.Write(text); err != nil {
+			_, err := l.w.Write(text)
+			if err != nil {
 				result = "failed"
 			}
+			l.tell(err)
 			for range lines {
 				l.count(result)
 			}

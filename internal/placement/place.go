@@ -191,7 +191,8 @@ func median(values []float64) float64 {
 	if n%2 == 1 {
 		return upper
 	}
-	return (slices.Max(values[:n/2]) + upper) / 2
+	lower := slices.Max(values[:n/2])
+	return lower + (upper-lower)/2
 }
 
 // nth puts the value that sorting would put at k there, no larger ones before

@@ -236,6 +236,12 @@ func TestEstimatesOfMissingValues(t *testing.T) {
 	}
 }
 
+func TestAMedianOfHugeValuesIsNotInfinite(t *testing.T) {
+	if got := median([]float64{math.MaxFloat64, math.MaxFloat64}); got != math.MaxFloat64 {
+		t.Errorf("the median is %v, want %v", got, math.MaxFloat64)
+	}
+}
+
 // A request that the page cannot have counted is added once, where the engine
 // will have put it.
 func TestPendingRequestsCountOnce(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -36,13 +37,9 @@ type document struct {
 // readFile reads a file of at most maxFile bytes; one more byte tells that it
 // was longer.
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	data, err := readRegular(path)
 	if err == nil {
-		defer f.Close()
-		var data []byte
-		if data, err = io.ReadAll(io.LimitReader(f, maxFile+1)); err == nil {
-			return data, nil
-		}
+		return data, nil
 	}
 	var pe *os.PathError
 	reason := err
@@ -50,6 +47,30 @@ func readFile(path string) ([]byte, error) {
 		reason = pe.Err
 	}
 	return nil, &Error{File: path, Allowed: "cannot be read: " + reason.Error(), cause: err}
+}
+
+// errNotRegular says that a path leads to something that may never end, or never
+// begin.
+var errNotRegular = errors.New("it is not a regular file")
+
+// readRegular reads a file. Opening does not wait: a pipe without a writer would
+// hold up whoever asks, for ever.
+func readRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, syscall.EISDIR
+	case !info.Mode().IsRegular():
+		return nil, errNotRegular
+	}
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
 // split parses the documents of a file. Documents that cannot be decoded are

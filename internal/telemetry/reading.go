@@ -129,10 +129,14 @@ func (r *Reading) State(now Instant) State {
 	return r.Recorded
 }
 
-// Possible reports whether v can be a value of a Number field: finite, not
-// negative, and within the field's range.
+// maxNumber is beyond every quantity of the catalogue in its unit. What is read
+// above it is a fault of the page, and sums of what is below stay exact enough.
+const maxNumber = 1e15
+
+// Possible reports whether v can be a value of a Number field: not negative, not
+// beyond all measure, and within the field's range.
 func (f Field) Possible(v float64) bool {
-	if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+	if math.IsNaN(v) || v < 0 || v > maxNumber {
 		return false
 	}
 	upper := catalogue[f].upper
