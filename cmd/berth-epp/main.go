@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -98,7 +99,25 @@ func command() *cobra.Command {
 	return cmd
 }
 
+// gcPercent lets the heap grow to five times what is live before it is collected.
+// A picker's live heap is some MiB, and every request makes a little garbage: at
+// Go's default of 100 collecting is an eighth of its CPU.
+const gcPercent = 400
+
+// baseMemory is what a picker may take beside the bodies that it holds, bytes.
+const baseMemory = 512 << 20
+
+// limitMemory collects earlier when bodies fill the heap: each may be held twice,
+// in the parts it came in and joined.
+func limitMemory(buffered int64) { debug.SetMemoryLimit(2*buffered + baseMemory) }
+
 func serve(ctx context.Context, opts host.Options) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		opts.Buffered = limitMemory
+	}
 	h, err := host.Start(ctx, opts)
 	if err != nil {
 		return err

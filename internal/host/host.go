@@ -47,6 +47,9 @@ type Options struct {
 	// DecisionLog gets one line of JSON per ended request; nil writes none.
 	DecisionLog io.Writer
 	Log         *zap.Logger
+	// Buffered is told the bytes of request bodies that may be held at once, at
+	// the start and when a reload changes them; nil is allowed.
+	Buffered func(bytes int64)
 	// Clock must not go back; nil takes one that does not.
 	Clock telemetry.Clock
 }
@@ -115,6 +118,10 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 		maxBody:  p.Limits.Body,
 		pools:    pool.NewRegistry("", p.Telemetry.Mode == v1alpha1.TelemetryNone),
 	}
+	if opts.Buffered == nil {
+		h.opts.Buffered = func(int64) {}
+	}
+	h.opts.Buffered(p.Limits.Buffered)
 	h.metrics = newMetrics(h.pools, opts.Clock)
 	if err := h.listen(); err != nil {
 		return nil, err

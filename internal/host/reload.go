@@ -100,6 +100,9 @@ func (h *Host) reload(p *policy.Policy) error {
 			zap.Int64("body", p.Limits.Body), zap.Int64("atStart", h.maxBody))
 	}
 	h.ledger.SetLimit(p.Ledger.Ring)
+	if p.Limits.Buffered != was.Limits.Buffered {
+		h.opts.Buffered(p.Limits.Buffered)
+	}
 	h.decider.active.Store(act)
 	h.metrics.policyInForce(p.Digest)
 	if p.Telemetry != was.Telemetry {
