@@ -80,6 +80,8 @@ type Host struct {
 	mu       sync.Mutex
 	feed     *task
 	scraping *task
+	// awaited is a valid configuration that could not be put into force yet.
+	awaited *policy.Policy
 }
 
 // steadyClock tells the time of day as it was at the start plus the time that

@@ -497,6 +497,21 @@ func TestAChangedPoolIsTakenOver(t *testing.T) {
 	eventually(t, "the new endpoint is used", func() bool { return sentTo() == "127.0.0.1:19102" })
 }
 
+func TestAConfigurationWaitsForItsPoolFile(t *testing.T) {
+	r := run(t, quiet, poolDocument("19101"))
+	address := func() string { return r.pools.Set().Endpoints[0].Destination }
+	later := filepath.Join(filepath.Dir(r.config), "later.yaml")
+	write(t, r.config, pickerDocument+berthDocument("discovery: {file: later.yaml}\n"+quiet))
+	eventually(t, "the missing file is counted", func() bool {
+		return strings.Contains(r.metricsPage(), `berth_config_reloads_total{result="failed"}`)
+	})
+	if got := address(); got != "127.0.0.1:19101" {
+		t.Errorf("the endpoint is %s, want the last good one", got)
+	}
+	write(t, later, poolDocument("19102"))
+	eventually(t, "the configuration is in force", func() bool { return address() == "127.0.0.1:19102" })
+}
+
 func TestAPoolInTheConfigurationIsTakenOverToo(t *testing.T) {
 	r := run(t, quiet, poolDocument("19101"))
 	inline := func(port string) {

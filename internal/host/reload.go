@@ -52,12 +52,17 @@ func (t *task) stop() {
 
 // watch reloads the configuration when its file changes.
 func (h *Host) watch(ctx context.Context) {
+	again := start(ctx, h.tryAgain)
+	defer again.stop()
 	err := policy.Watch(ctx, h.opts.ConfigFile, plugins.Catalog{}, func(p *policy.Policy, warnings []policy.Warning, err error) {
 		if err == nil {
 			if h.inForce(p) {
+				h.await(nil)
 				return
 			}
-			err = h.reload(p)
+			if err = h.reload(p); err != nil {
+				h.await(p)
+			}
 		}
 		if err != nil {
 			h.metrics.reloads.WithLabelValues("failed").Inc()
@@ -67,11 +72,45 @@ func (h *Host) watch(ctx context.Context) {
 		for _, w := range warnings {
 			h.opts.Log.Warn("configuration", zap.String("warning", w.String()))
 		}
-		h.metrics.reloads.WithLabelValues("ok").Inc()
-		h.opts.Log.Info("configuration loaded", zap.String("policy", p.Digest))
+		h.loaded(p)
 	})
 	if err != nil && ctx.Err() == nil {
 		h.opts.Log.Error("the configuration file is not watched", zap.Error(err))
+	}
+}
+
+func (h *Host) loaded(p *policy.Policy) {
+	h.metrics.reloads.WithLabelValues("ok").Inc()
+	h.opts.Log.Info("configuration loaded", zap.String("policy", p.Digest))
+}
+
+// againAfter is how often a configuration is tried again that is valid and could
+// not be put into force, for instance since its pool file is not there yet.
+const againAfter = 2 * time.Second
+
+// await makes p the configuration that waits to be put into force; nil is none.
+func (h *Host) await(p *policy.Policy) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.awaited = p
+}
+
+// tryAgain puts the configuration that waits into force as soon as it can be.
+func (h *Host) tryAgain(ctx context.Context) {
+	tick := time.NewTicker(againAfter)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		h.mu.Lock()
+		p := h.awaited
+		h.mu.Unlock()
+		if p != nil && h.reload(p) == nil {
+			h.loaded(p)
+		}
 	}
 }
 
@@ -103,6 +142,7 @@ func (h *Host) reload(p *policy.Policy) error {
 	if p.Limits.Buffered != was.Limits.Buffered {
 		h.opts.Buffered(p.Limits.Buffered)
 	}
+	h.awaited = nil
 	h.decider.active.Store(act)
 	h.metrics.policyInForce(p.Digest)
 	if p.Telemetry != was.Telemetry {
