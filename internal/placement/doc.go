@@ -28,9 +28,9 @@
 // before it comes here.
 //
 // Between two scrapes the picker's own picks are added to what was scraped, each
-// once, where the engine will have put it: to the queue if there is one, to the
-// active requests otherwise. Where only one of the two counts in the decision, it
-// takes them all.
+// once: to the queue, since a request that has just come is still to be prefilled
+// and the next one waits behind it; to the active requests where the queue does
+// not count in the decision.
 //
 // Endpoints that have not answered yet, or refused their last connection, are
 // ordered after all others whatever their score.

@@ -140,29 +140,30 @@ func (res *Result) used(column int) bool {
 }
 
 // pendingIn is how many of the requests that the page cannot have counted are
-// added to a load field. Each is added once, where the engine will have put it:
-// to the queue if there is one, to the active requests otherwise. A field that
-// is alone in the decision takes them all; a ratio takes none.
+// added to a load field. Each is added once: to the queue, since a request that
+// has just come is still to be prefilled and the next one waits behind it; to the
+// active requests where the queue does not count in the decision. A ratio takes
+// none.
 func pendingIn(ev *Evidence, res *Result, column, row int) int32 {
-	queue := &ev.Load[queueColumn]
-	waits := res.used(queueColumn) && queue.State[row] == telemetry.Fresh && queue.Value[row] > 0
-	switch {
-	case column == queueColumn && (waits || !res.used(activeColumn)):
+	if column == queueColumn || column == activeColumn && !res.used(queueColumn) {
 		return ev.Pending[row]
-	case column == activeColumn && !waits:
-		return ev.Pending[row]
-	default:
-		return 0
 	}
+	return 0
 }
 
 // inFlightIn is this picker's own knowledge of a load field: its requests there,
-// told once as in pendingIn.
+// each told once as in pendingIn.
 func inFlightIn(ev *Evidence, res *Result, column, row int) int32 {
-	if column == activeColumn || column == queueColumn && !res.used(activeColumn) {
+	switch {
+	case column == queueColumn && res.used(activeColumn):
+		return ev.Pending[row]
+	case column == activeColumn && res.used(queueColumn):
+		return ev.InFlight[row] - ev.Pending[row]
+	case column == queueColumn || column == activeColumn:
 		return ev.InFlight[row]
+	default:
+		return 0
 	}
-	return 0
 }
 
 // impute replaces every value of out that is not fresh: by the median of the

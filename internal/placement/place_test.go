@@ -242,8 +242,8 @@ func TestAMedianOfHugeValuesIsNotInfinite(t *testing.T) {
 	}
 }
 
-// A request that the page cannot have counted is added once, where the engine
-// will have put it.
+// A request that the page cannot have counted is added once: to the queue, if
+// that counts.
 func TestPendingRequestsCountOnce(t *testing.T) {
 	for _, tc := range []struct {
 		name                  string
@@ -251,12 +251,12 @@ func TestPendingRequestsCountOnce(t *testing.T) {
 		pending, inFlight     []int32
 		wantQueue, wantActive string
 	}{
-		{"without a queue they run", "0 0", "4 7", []int32{3, 0}, []int32{7, 7}, "0 0", "7 7"},
-		{"with a queue they wait", "2 0", "16 7", []int32{3, 1}, []int32{9, 7}, "5 0", "16 8"},
-		{"where the queue is unknown they run", "? 0 0", "4 7 7", []int32{3, 0, 0}, []int32{3, 0, 0}, "0 0 0", "7 7 7"},
+		{"without a queue they make one", "0 0", "4 7", []int32{3, 0}, []int32{7, 7}, "3 0", "4 7"},
+		{"with a queue they lengthen it", "2 0", "16 7", []int32{3, 1}, []int32{9, 7}, "5 1", "16 7"},
+		{"where the queue is unknown they are what is known of it", "? 0 0", "4 7 7", []int32{3, 0, 0}, []int32{3, 0, 0}, "3 0 0", "4 7 7"},
 		{"where the active requests do not count they wait", "0 0", "? ?", []int32{3, 0}, []int32{3, 0}, "3 0", "none"},
 		{"where the queue does not count they run", "? ?", "4 7", []int32{3, 0}, []int32{3, 0}, "none", "7 7"},
-		{"an unknown endpoint has at least what is in flight, once", "? 0 0", "? 1 1", nil, []int32{5, 0, 0}, "0 0 0", "5 1 1"},
+		{"an unknown endpoint has at least what is in flight, once", "? 0 0", "? 1 1", []int32{2, 0, 0}, []int32{7, 0, 0}, "2 0 0", "5 1 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := len(strings.Fields(tc.queue))
