@@ -78,6 +78,13 @@ type Served struct {
 	TransportFailure string
 }
 
+// viaUpstream is Envoy's code detail for a response that a replica gave.
+const viaUpstream = "via_upstream"
+
+// ByReplica reports that a replica gave the response, as far as the gateway says:
+// otherwise it made one itself, and whom it tried last served nobody.
+func (s Served) ByReplica() bool { return s.Details == "" || s.Details == viaUpstream }
+
 // Cause is how a request ended.
 type Cause string
 

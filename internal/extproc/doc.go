@@ -30,7 +30,7 @@
 // duplex is assumed. In streamed modes header changes act only on the answer to
 // the headers, so the decision is made without the body.
 //
-// conversation.go and response.go are the protocol as a state machine without I/O: the
-// request, and the response with its end; server.go runs
-// it on a gRPC stream with its timers. Bodies pass through byte for byte.
+// conversation.go and response.go are the protocol as a state machine without
+// I/O: the request, and the response with its end; server.go runs it on a gRPC
+// stream with its timers. Bodies pass through byte for byte.
 package extproc

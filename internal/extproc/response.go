@@ -22,22 +22,16 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 		// The gateway refused the request before it showed it. Anything that is
 		// not known to be its own answer came from a replica that was never
 		// picked, and must not pass.
-		if local := servedOf(msg); local.Details == "" || local.Details == viaUpstream || local.Address != "" {
+		if s := servedOf(msg); s.ByReplica() || s.Address != "" {
 			return c.unexpected("response_headers")
 		}
-		c.out = append(c.out, &extprocv3.ProcessingResponse{
-			Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}},
-		})
-		c.endResponseHeaders(h)
+		c.passResponseHeaders(h)
 		return nil
 	case collectBody, awaitBuffered:
 		// The gateway answers by itself before there was a decision: its own
 		// limits or time-outs. There is nothing to add.
 		c.letGo()
-		c.out = append(c.out, &extprocv3.ProcessingResponse{
-			Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}},
-		})
-		c.endResponseHeaders(h)
+		c.passResponseHeaders(h)
 		return nil
 	default:
 		return c.unexpected("response_headers")
@@ -75,6 +69,15 @@ func (c *conversation) readResponseHeaders(h *extprocv3.HttpHeaders) {
 		}
 	}
 	c.answer = response.NewObserver(response.FormOf(contentType, contentEncoding))
+}
+
+// passResponseHeaders answers the gateway's own response, of a request that was
+// not decided.
+func (c *conversation) passResponseHeaders(h *extprocv3.HttpHeaders) {
+	c.out = append(c.out, &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}},
+	})
+	c.endResponseHeaders(h)
 }
 
 func (c *conversation) endResponseHeaders(h *extprocv3.HttpHeaders) {
@@ -156,9 +159,9 @@ func (c *conversation) finish(cause Cause) {
 // endCause is the cause of a response that came to its end.
 func (c *conversation) endCause() Cause {
 	answer := c.answer.Facts()
-	switch local := c.served.Details; {
-	case local != "" && local != viaUpstream:
-		return localCause(local)
+	switch {
+	case !c.served.ByReplica():
+		return localCause(c.served.Details)
 	case answer.Failed && c.served.Status < 400:
 		return UpstreamError
 	case answer.Aborted:
@@ -172,9 +175,6 @@ func (c *conversation) endCause() Cause {
 func (c *conversation) observes() bool {
 	return c.respMode != extprocfilterv3.ProcessingMode_NONE
 }
-
-// viaUpstream is Envoy's code detail for a response that a replica gave.
-const viaUpstream = "via_upstream"
 
 // localCause reads Envoy's detail for a response that it made itself.
 func localCause(details string) Cause {

@@ -39,6 +39,9 @@ func berthDocument(members string) string {
 	return "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n" + members
 }
 
+// viaUpstream is Envoy's code detail for a response that a replica gave.
+const viaUpstream = "via_upstream"
+
 // epoch is the time at which these tests begin.
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 

@@ -115,7 +115,7 @@ func (f *inFlight) Acknowledgement() []extproc.Member {
 // Served implements extproc.Decision.
 func (f *inFlight) Served(s extproc.Served) *extproc.Refusal {
 	f.served = s
-	if f.byReplica() {
+	if f.served.ByReplica() {
 		f.acted, f.servedBy = f.judge(s.Address)
 	}
 	f.learn()
@@ -133,15 +133,6 @@ func (f *inFlight) Served(s extproc.Served) *extproc.Refusal {
 		DecisionID: f.record.ID,
 	}
 }
-
-// byReplica reports that a replica gave the response, as far as the gateway
-// says: otherwise it made one itself, and whom it tried last served nobody.
-func (f *inFlight) byReplica() bool {
-	return f.served.Details == "" || f.served.Details == viaUpstream
-}
-
-// viaUpstream is the gateway's detail for a response that a replica gave.
-const viaUpstream = "via_upstream"
 
 // judge compares who served with who was recommended and who was eligible.
 func (f *inFlight) judge(address string) (acted, *pool.Endpoint) {
@@ -172,10 +163,10 @@ func (f *inFlight) judge(address string) (acted, *pool.Endpoint) {
 func (f *inFlight) learn() {
 	failed := f.served.Attempts
 	switch {
-	case f.byReplica() && f.servedBy == nil:
+	case f.served.ByReplica() && f.servedBy == nil:
 		// Somebody answered, and nobody said who: it may have been any of them.
 		return
-	case f.byReplica():
+	case f.served.ByReplica():
 		failed--
 		f.servedBy.Answered()
 	case f.served.TransportFailure == "" && !strings.Contains(f.served.Details, "reset"):
@@ -209,7 +200,7 @@ func (f *inFlight) ResponseHeaders() []extproc.Header {
 
 // FirstByte implements extproc.Decision. The gateway's own answers have none.
 func (f *inFlight) FirstByte(now telemetry.Instant) {
-	if f.byReplica() {
+	if f.served.ByReplica() {
 		f.firstByteAt = now
 	}
 }

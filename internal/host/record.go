@@ -56,7 +56,7 @@ func (r *recorder) finished(f *inFlight, o extproc.Outcome) {
 	switch {
 	case f.servedBy != nil:
 		ack.Served = f.servedBy.Name
-	case f.byReplica():
+	case f.served.ByReplica():
 		ack.ServedAddress = f.served.Address
 	}
 	rec.Outcome = &v1alpha1.Outcome{
@@ -66,7 +66,7 @@ func (r *recorder) finished(f *inFlight, o extproc.Outcome) {
 		Duration:     o.At.Sub(f.completeAt).Seconds(),
 		RequestBytes: o.RequestBytes,
 	}
-	if f.served.Details != viaUpstream {
+	if !f.served.ByReplica() {
 		rec.Outcome.Details = f.served.Details
 	}
 	if o.ResponseSeen {
