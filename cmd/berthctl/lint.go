@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/internal/gateway"
 	"github.com/berth-dev/berth/internal/policy"
 	"github.com/berth-dev/berth/plugins"
 )
@@ -42,8 +43,9 @@ func lintCommand(out *output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check configurations; each finding has a code, an explanation and a fix",
-		Long: "lint reads configurations (EndpointPickerConfig, BerthConfiguration, StaticPool) and pool files\n" +
-			"(StaticPool alone). What cannot be loaded is an error with file, line, field, value and what is\n" +
+		Long: "lint reads configurations (EndpointPickerConfig, BerthConfiguration, StaticPool), pool files\n" +
+			"(StaticPool alone), and Envoy configurations (a bootstrap, or what Envoy's admin endpoint\n" +
+			"dumps), of which it checks the ext_proc filters. What cannot be loaded is an error with file, line, field, value and what is\n" +
 			"allowed (exit 2); what loads and is questionable is a finding (exit 1; notes alone exit 0).\n" +
 			"docs/lint.md lists all findings.",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -102,13 +104,21 @@ func questionable(f lintFinding) bool { return f.Severity != policy.SeverityNote
 
 // lintFile checks a configuration together with its pool, or a pool by itself.
 func lintFile(file, poolFile string) ([]policy.Finding, error) {
-	// What cannot be read is no pool; loading it gives the error.
-	if data, err := os.ReadFile(file); err == nil && isPool(data) {
+	// What cannot be read is neither; loading it gives the error.
+	data, err := os.ReadFile(file)
+	switch {
+	case err == nil && isPool(data):
 		p, err := policy.ParsePool(file, data)
 		if err != nil {
 			return nil, err
 		}
 		return policy.Lint(nil, p), nil
+	case err == nil && gateway.IsEnvoy(data):
+		filters, err := gateway.Filters(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		return gateway.Lint(filters), nil
 	}
 	p, warnings, err := policy.Load(file, plugins.Catalog{})
 	if err != nil {
