@@ -4,11 +4,19 @@
 //	fuzz -time 10s ./...
 //
 // `go test` itself fuzzes one target of one package at a time. It goes on after
-// a target that fails, names those that failed at the end, and exits with 1
-// where there is any; go test leaves the failing input in the package's testdata.
+// a target that fails, and exits with 1 where there is any; go test leaves the
+// failing input in the package's testdata. At the end stand, for hack/results,
+// what was fuzzed and two figures for each target:
+//
+//	manifest KEY VALUE...
+//	ok|short TARGET/crashes MEASURED LIMIT     # go test stops at the first
+//	ok|short TARGET/executions MEASURED LIMIT  # with the seconds that they took
+//
+// What go test prints goes to standard error.
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -16,6 +24,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -53,24 +62,31 @@ func run(each time.Duration, patterns []string) error {
 	if err != nil {
 		return err
 	}
+	if len(targets) == 0 {
+		return fmt.Errorf("%s: no package has a fuzz target", strings.Join(patterns, " "))
+	}
 	var failed []string
+	var findings []finding
 	for i, t := range targets {
 		fmt.Printf("[%d/%d] %s for %v\n", i+1, len(targets), t, each)
 		cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+each.String(), t.pkg)
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		var said bytes.Buffer
+		cmd.Stdout, cmd.Stderr = io.MultiWriter(os.Stderr, &said), os.Stderr
 		err := cmd.Run()
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
-		if err != nil {
+		f := finding{target: t, outcome: readOutcome(said.String()), failed: err != nil}
+		findings = append(findings, f)
+		if f.short() {
 			failed = append(failed, t.String())
 		}
 	}
+	printFindings(os.Stdout, findings, each)
 	if len(failed) > 0 {
 		return fmt.Errorf("%d of %d targets failed: %s", len(failed), len(targets), strings.Join(failed, ", "))
 	}
-	fmt.Printf("%d targets fuzzed\n", len(targets))
 	return nil
 }
 

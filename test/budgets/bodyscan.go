@@ -15,12 +15,26 @@ import (
 
 const scanRounds = 15
 
+var scannedBodies = []struct {
+	name     string
+	bytes    int
+	codeOnly bool
+}{{"64KB", 64_000, false}, {"1MiB", 1 << 20, false}, {"64KB-code", 64_000, true}}
+
+func bodyScanSubject() (subject, error) {
+	var names []string
+	for _, c := range scannedBodies {
+		names = append(names, c.name)
+	}
+	return subject{
+		configuration: "none: a body is scanned before any policy is asked",
+		served:        model,
+		traffic:       "chat request bodies, turns of prose and code or of code alone, from a fixed seed: " + strings.Join(names, ", ") + "; each scanned back to back, in turns with gjson",
+	}, nil
+}
+
 func measureBodyScan(s *session) error {
-	for _, c := range []struct {
-		name     string
-		bytes    int
-		codeOnly bool
-	}{{"64KB", 64_000, false}, {"1MiB", 1 << 20, false}, {"64KB-code", 64_000, true}} {
+	for _, c := range scannedBodies {
 		body := chatBody(c.bytes, c.codeOnly)
 		facts, err := request.Scan(request.ChatCompletions, "application/json", "", body)
 		if err != nil {

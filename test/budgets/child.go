@@ -183,9 +183,11 @@ func (c *child) awaitServing() error {
 	}
 }
 
-// pickerConfig is a picker without telemetry over n endpoints, whose records
-// list up to candidates of them and of which ring stay in memory.
-func pickerConfig(n, candidates, ring int) string {
+// setup is a picker without telemetry over so many endpoints, whose records list
+// up to candidates of them and of which ring stay in memory.
+type setup struct{ endpoints, candidates, ring int }
+
+func (c setup) config() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: inference.networking.x-k8s.io/v1alpha1
 kind: EndpointPickerConfig
@@ -212,8 +214,8 @@ apiVersion: berth.dev/v1alpha1
 kind: StaticPool
 metadata: {name: budgets}
 endpoints:
-`, candidates, ring)
-	for _, s := range specs(n) {
+`, c.candidates, c.ring)
+	for _, s := range specs(c.endpoints) {
 		fmt.Fprintf(&b, "- {name: %q, address: %s, port: %d, servedModels: [%s]}\n", s.Name, s.Address.Addr(), s.Address.Port(), model)
 	}
 	return b.String()

@@ -12,11 +12,39 @@ const (
 	cycleStreams  = 8
 	// warmUp is how many requests come before the clock is read.
 	warmUp = 1000
+
+	recordEndpoints = 100
+	recordPairs     = 5
+	recordRequests  = 2000
 )
+
+var (
+	cyclePicker       = setup{endpoints: 10, candidates: 512, ring: 1000}
+	withCandidates    = setup{endpoints: recordEndpoints, candidates: recordEndpoints, ring: 1000}
+	withoutCandidates = setup{endpoints: recordEndpoints, candidates: 0, ring: 1000}
+)
+
+func cycleSubject() (subject, error) {
+	configuration, err := pickers(cyclePicker)
+	return subject{configuration, model, exchanges(cyclePairs, cycleRequests)}, err
+}
+
+func recordSubject() (subject, error) {
+	configuration, err := pickers(withCandidates, withoutCandidates)
+	return subject{configuration, model, exchanges(recordPairs, recordRequests)}, err
+}
+
+// exchanges is the traffic that alternate makes.
+func exchanges(pairs, requests int) string {
+	return fmt.Sprintf("ext_proc frames without a gateway or replicas: %d streams at a time on one connection, each with its next request "+
+		"when its last is answered; chat requests of %d bytes, all the same, with responses of %d bytes in one part; "+
+		"%d before the clock is read, then %d rounds of %d at each server in turns",
+		cycleStreams, bodyBytes, bodyBytes, warmUp, pairs, requests)
+}
 
 // measureCycle holds the picker against a server that only answers.
 func measureCycle(s *session) error {
-	picker, err := s.startPicker("picker", pickerConfig(10, 512, 1000))
+	picker, err := s.startPicker("picker", cyclePicker.config())
 	if err != nil {
 		return err
 	}
@@ -50,30 +78,29 @@ func measureCycle(s *session) error {
 // measureRecord tells what listing the candidates costs: the same picker with
 // and without them in its records.
 func measureRecord(s *session) error {
-	const endpoints, pairs, requests = 100, 5, 2000
-	with, err := s.startPicker("with-candidates", pickerConfig(endpoints, endpoints, 1000))
+	with, err := s.startPicker("with-candidates", withCandidates.config())
 	if err != nil {
 		return err
 	}
 	defer with.stop()
-	without, err := s.startPicker("without-candidates", pickerConfig(endpoints, 0, 1000))
+	without, err := s.startPicker("without-candidates", withoutCandidates.config())
 	if err != nil {
 		return err
 	}
 	defer without.stop()
-	costs, err := alternate(s, pairs, requests, with, without)
+	costs, err := alternate(s, recordPairs, recordRequests, with, without)
 	if err != nil {
 		return err
 	}
 	var extra []float64
-	for i := range pairs {
+	for i := range recordPairs {
 		extra = append(extra, costs[0][i]-costs[1][i])
 	}
 	s.report(finding{
 		name: "record/100/cpu", value: median(extra), unit: "us",
 		about: fmt.Sprintf("CPU per request to record %d candidates and to write them to the log: pickers with and without, "+
 			"median of %d alternating pairs of %d requests; %s us beside %s us in all",
-			endpoints, pairs, requests, number(median(costs[0])), number(median(costs[1]))),
+			recordEndpoints, recordPairs, recordRequests, number(median(costs[0])), number(median(costs[1]))),
 	})
 	return nil
 }

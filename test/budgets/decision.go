@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/pool"
@@ -14,7 +15,24 @@ const (
 	decisionRounds = 9
 	// allocsPerDecision holds for any size of the pool.
 	allocsPerDecision = 40
+	// Allocations at these two sizes must be the same.
+	fewEndpoints, manyEndpoints = 100, 5000
 )
+
+var decisionSizes = []int{10, fewEndpoints, 1000, manyEndpoints}
+
+func decisionSubject() (subject, error) {
+	var scorers []string
+	for _, p := range defaultScorers {
+		scorers = append(scorers, fmt.Sprintf("%s x%v", p.kind, p.weight))
+	}
+	return subject{
+		configuration: fmt.Sprintf("a plan without a file: %s, quorum %v", strings.Join(scorers, ", "), quorum),
+		served:        model,
+		traffic: fmt.Sprintf("decisions back to back on one goroutine, without requests, over pools of %v endpoints whose readings are all fresh; "+
+			"load is the same each time, ties break anew", decisionSizes),
+	}, nil
+}
 
 // decider decides as the host does, between parsing a request and recording the
 // decision, in memory that is used again.
@@ -57,9 +75,8 @@ func (d *decider) decide() {
 }
 
 func measureDecision(s *session) error {
-	const few, many = 100, 5000
 	allocs := map[int]float64{}
-	for _, endpoints := range []int{10, few, 1000, many} {
+	for _, endpoints := range decisionSizes {
 		d, err := newDecider(endpoints)
 		if err != nil {
 			return err
@@ -90,8 +107,8 @@ func measureDecision(s *session) error {
 		})
 	}
 	s.report(finding{
-		name: "decision/allocs-growth", value: allocs[many] - allocs[few], limit: atMost(0),
-		about: fmt.Sprintf("allocations per decision at %d endpoints beyond those at %d", many, few),
+		name: "decision/allocs-growth", value: allocs[manyEndpoints] - allocs[fewEndpoints], limit: atMost(0),
+		about: fmt.Sprintf("allocations per decision at %d endpoints beyond those at %d", manyEndpoints, fewEndpoints),
 	})
 	return nil
 }

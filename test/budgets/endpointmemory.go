@@ -8,10 +8,15 @@ import (
 	"github.com/berth-dev/berth/internal/pool"
 )
 
+const largePool = 5000
+
+func endpointMemorySubject() (subject, error) {
+	return pageSubject(fmt.Sprintf("no requests; a pool of %d endpoints at rest, each with a snapshot of the page vllm.prom", largePool))
+}
+
 // measureEndpointMemory is a large pool whose every endpoint has a snapshot of
 // its own, read from a page.
 func measureEndpointMemory(s *session) error {
-	const endpoints = 5000
 	page, err := s.golden("vllm.prom")
 	if err != nil {
 		return err
@@ -23,7 +28,7 @@ func measureEndpointMemory(s *session) error {
 	profile := profiles.Profile("vllm")
 	before, _ := liveMemory()
 	registry := pool.NewRegistry("default/pool", false)
-	if err := registry.Update("default/pool", specs(endpoints)); err != nil {
+	if err := registry.Update("default/pool", specs(largePool)); err != nil {
 		return err
 	}
 	for _, e := range registry.Set().Endpoints {
@@ -36,8 +41,8 @@ func measureEndpointMemory(s *session) error {
 	after, _ := liveMemory()
 	runtime.KeepAlive(registry)
 	s.report(finding{
-		name: "endpoint-memory/5000", value: (after - before) / endpoints / 1024, unit: "KiB", limit: atMost(endpointMemory),
-		about: fmt.Sprintf("live heap per endpoint in a pool of %d, each with its own snapshot of a %d KB page", endpoints, len(page)/1000),
+		name: "endpoint-memory/5000", value: (after - before) / largePool / 1024, unit: "KiB", limit: atMost(endpointMemory),
+		about: fmt.Sprintf("live heap per endpoint in a pool of %d, each with its own snapshot of a %d KB page", largePool, len(page)/1000),
 	})
 	return nil
 }

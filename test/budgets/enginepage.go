@@ -13,6 +13,10 @@ import (
 
 const pageRounds = 15
 
+func enginePageSubject() (subject, error) {
+	return pageSubject("no requests; the page vllm.prom, read back to back in turns with the walk")
+}
+
 func measureEnginePage(s *session) error {
 	page, err := s.golden("vllm.prom")
 	if err != nil {

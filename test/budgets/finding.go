@@ -101,6 +101,7 @@ func number(v float64) string {
 // an error says why there are no more of them.
 type budget struct {
 	name, what string
+	subject    func() (subject, error)
 	measure    func(*session) error
 }
 

@@ -84,17 +84,17 @@ func TestARunFitsOnlyIfNoFindingIsShort(t *testing.T) {
 		fits   bool
 		lines  string
 	}{
-		{"all kept", []budget{{"a", "", reporting(kept, told)}}, true, "ok kept, info told"},
-		{"the first missed", []budget{{"a", "", reporting(missed)}, {"b", "", reporting(kept)}}, false, "short missed, ok kept"},
-		{"the last missed", []budget{{"a", "", reporting(kept, missed)}}, false, "ok kept, short missed"},
+		{"all kept", []budget{{"a", "", nil, reporting(kept, told)}}, true, "ok kept, info told"},
+		{"the first missed", []budget{{"a", "", nil, reporting(missed)}, {"b", "", nil, reporting(kept)}}, false, "short missed, ok kept"},
+		{"the last missed", []budget{{"a", "", nil, reporting(kept, missed)}}, false, "ok kept, short missed"},
 		{
 			"one cannot be measured",
-			[]budget{{"a", "", func(*session) error { return errors.New("no clock") }}, {"b", "", reporting(kept)}},
+			[]budget{{"a", "", nil, func(*session) error { return errors.New("no clock") }}, {"b", "", nil, reporting(kept)}},
 			false, "short a, ok kept",
 		},
 		{
 			"one cannot be measured to its end",
-			[]budget{{"a", "", func(s *session) error { s.report(kept); return errors.New("no clock") }}},
+			[]budget{{"a", "", nil, func(s *session) error { s.report(kept); return errors.New("no clock") }}},
 			false, "ok kept, short a",
 		},
 	} {

@@ -62,18 +62,23 @@ func freshFleet(n int) (*pool.Registry, error) {
 	return registry, nil
 }
 
-// defaultPlan has the scorers and weights of the default profile.
+// defaultScorers are those of the default profile.
+var defaultScorers = []struct {
+	kind   string
+	weight float64
+}{{queuedepth.Type, 2}, {kvcacheutilization.Type, 2}, {activerequests.Type, 1}}
+
+// quorum is the default of placement.quorum.
+const quorum = 0.5
+
 func defaultPlan() (*placement.Plan, error) {
 	var scorers []placement.Scorer
-	for _, p := range []struct {
-		kind   string
-		weight float64
-	}{{queuedepth.Type, 2}, {kvcacheutilization.Type, 2}, {activerequests.Type, 1}} {
+	for _, p := range defaultScorers {
 		scorer, err := plugins.Scorer(p.kind, p.kind, p.weight, nil)
 		if err != nil {
 			return nil, err
 		}
 		scorers = append(scorers, scorer)
 	}
-	return placement.NewPlan(scorers, 0.5)
+	return placement.NewPlan(scorers, quorum)
 }

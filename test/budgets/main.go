@@ -7,6 +7,9 @@
 // verdict: either nothing is promised, or the limit is not yet held to. What
 // could not be measured is short.
 //
+// Before them stand lines `manifest KEY VALUE...`, which say what is measured, of
+// what, and under what traffic; hack/results makes a published result of both.
+//
 //	budgets [-run REGEX] [-v] [-profile DIR]
 //	budgets -list
 //
@@ -51,15 +54,15 @@ func main() {
 // memory of one does not become the garbage of the next.
 func budgets() []budget {
 	return []budget{
-		{"decision", "CPU and allocations of one decision: screen, gather, place", measureDecision},
-		{"stock", "the same beside the stock GIE v1.5.0 scheduler", measureStock},
-		{"body-scan", "reading the facts of a request body, beside gjson", measureBodyScan},
-		{"engine-page", "an engine's page to a snapshot, beside a walk over the page", measureEnginePage},
-		{"picker-cycle", "CPU of the picker per request, beside an empty ext_proc server", measureCycle},
-		{"record", "CPU of the candidates in the decision record", measureRecord},
-		{"stream-memory", "memory that a long response takes", measureStreams},
-		{"telemetry", "CPU and memory of reading 100 replicas", measureTelemetry},
-		{"endpoint-memory", "memory per endpoint of a large pool", measureEndpointMemory},
+		{"decision", "CPU and allocations of one decision: screen, gather, place", decisionSubject, measureDecision},
+		{"stock", "the same beside the stock GIE v1.5.0 scheduler", stockSubject, measureStock},
+		{"body-scan", "reading the facts of a request body, beside gjson", bodyScanSubject, measureBodyScan},
+		{"engine-page", "an engine's page to a snapshot, beside a walk over the page", enginePageSubject, measureEnginePage},
+		{"picker-cycle", "CPU of the picker per request, beside an empty ext_proc server", cycleSubject, measureCycle},
+		{"record", "CPU of the candidates in the decision record", recordSubject, measureRecord},
+		{"stream-memory", "memory that a long response takes", streamsSubject, measureStreams},
+		{"telemetry", "CPU and memory of reading 100 replicas", telemetrySubject, measureTelemetry},
+		{"endpoint-memory", "memory per endpoint of a large pool", endpointMemorySubject, measureEndpointMemory},
 	}
 }
 
@@ -118,6 +121,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer s.close()
 	if *verbose {
 		s.verbose = stderr
+	}
+	if err := printManifest(chosen, stdout); err != nil {
+		fmt.Fprintln(stderr, "budgets:", err)
+		return exitShort
 	}
 	if !measureAll(s, chosen, stdout) {
 		return exitShort

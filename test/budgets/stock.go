@@ -10,26 +10,39 @@ import (
 
 const stockPairs = 5
 
+// stockSizes are the pools, and how many times cheaper than stock a decision
+// should be.
+var stockSizes = []struct {
+	endpoints int
+	cheaper   float64
+}{{100, 25}, {1000, 50}, {5000, 80}}
+
+func stockSubject() (subject, error) {
+	about, err := decisionSubject()
+	var sizes []int
+	for _, size := range stockSizes {
+		sizes = append(sizes, size.endpoints)
+	}
+	about.configuration += "; beside the scheduler of GIE v1.5.0 with its own scorers of the same three fields, weighted alike"
+	about.traffic = fmt.Sprintf("decisions back to back, without requests, over pools of %v endpoints whose readings are all fresh; "+
+		"the same load on both sides, ties break anew", sizes)
+	return about, err
+}
+
 // measureStock decides over the same fleet as the stock scheduler does, in
 // turns. Nothing is short by it: the stock scheduler has a module of its own,
 // whose first build takes minutes, and a machine may be without the modules.
 func measureStock(s *session) error {
-	sizes := []struct {
-		endpoints int
-		// cheaper is how many times cheaper than stock a decision should be.
-		cheaper float64
-	}{{100, 25}, {1000, 50}, {5000, 80}}
-
 	stock, err := startStock(s)
 	if err != nil {
 		s.report(finding{
-			name: "stock", value: math.NaN(), limit: atLeast(sizes[0].cheaper), unit: "x", advisory: true,
+			name: "stock", value: math.NaN(), limit: atLeast(stockSizes[0].cheaper), unit: "x", advisory: true,
 			about: "no stock scheduler to compare with: " + err.Error(),
 		})
 		return nil
 	}
 	defer stock.stop()
-	for _, size := range sizes {
+	for _, size := range stockSizes {
 		d, err := newDecider(size.endpoints)
 		if err != nil {
 			return err

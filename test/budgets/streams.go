@@ -19,7 +19,21 @@ const (
 	chunkSize = 64 << 10
 	// streamGrowth bounds what responses may add to the picker's live memory.
 	streamGrowth = 4
+
+	longStreamChunks = 100_000_000 / chunkSize
+	openStreams      = 1000
+	// openParts follow the first part on each open stream.
+	openParts = 8
 )
+
+var streamsPicker = setup{endpoints: 10, candidates: 512, ring: 0}
+
+func streamsSubject() (subject, error) {
+	configuration, err := pickers(streamsPicker)
+	return subject{configuration, model, fmt.Sprintf("ext_proc frames without a gateway or replicas: %d short exchanges, then one response of %d parts "+
+		"of %d KiB, then %d responses open at once, each of %d parts of %d KiB; a part is sent when the last has come back",
+		warmUp, longStreamChunks, chunkSize>>10, openStreams, 1+openParts, chunkSize>>10)}, err
+}
 
 // playPicker is the picker inside this binary: it can be asked for its live
 // memory, and profiled. Its arguments are the configuration file and, where a
@@ -57,7 +71,7 @@ func playPicker(ctx context.Context, args []string) error {
 // holds meanwhile.
 func measureStreams(s *session) error {
 	config := filepath.Join(s.dir, "streams.yaml")
-	if err := os.WriteFile(config, []byte(pickerConfig(10, 512, 0)), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(streamsPicker.config()), 0o600); err != nil {
 		return err
 	}
 	picker, err := s.play("picker", config)
@@ -81,7 +95,7 @@ func measureStreams(s *session) error {
 
 // longStream is one response of 100 MB.
 func longStream(s *session, picker *child, g *gateway) error {
-	const chunks, probes = 100_000_000 / chunkSize, 8
+	const probes = 8
 	x, err := g.begin(s.ctx)
 	if err != nil {
 		return err
@@ -89,11 +103,11 @@ func longStream(s *session, picker *child, g *gateway) error {
 	defer x.end()
 	part := responseBody(make([]byte, chunkSize), false)
 	var base, most, stacks float64
-	for i := range chunks {
+	for i := range longStreamChunks {
 		if err := x.pass(part); err != nil {
 			return err
 		}
-		if i%(chunks/probes) != 0 {
+		if i%(longStreamChunks/probes) != 0 {
 			continue
 		}
 		var heap float64
@@ -116,7 +130,6 @@ func longStream(s *session, picker *child, g *gateway) error {
 // manyStreams is a thousand responses at a time, of which each part could be
 // kept.
 func manyStreams(s *session, picker *child, g *gateway) error {
-	const streams, parts = 1000, 8
 	var idle, idleStacks float64
 	if err := picker.ask(&idle, &idleStacks); err != nil {
 		return err
@@ -128,7 +141,7 @@ func manyStreams(s *session, picker *child, g *gateway) error {
 			x.end()
 		}
 	}()
-	for range streams {
+	for range openStreams {
 		x, err := g.begin(s.ctx)
 		if err != nil {
 			return err
@@ -142,7 +155,7 @@ func manyStreams(s *session, picker *child, g *gateway) error {
 	if err := picker.ask(&first, &firstStacks); err != nil {
 		return err
 	}
-	for range parts {
+	for range openParts {
 		for _, x := range open {
 			if err := x.pass(part); err != nil {
 				return err
@@ -154,10 +167,10 @@ func manyStreams(s *session, picker *child, g *gateway) error {
 	}
 	s.report(finding{
 		name: "stream-memory/1000-open", value: (last - first) / mebibyte, unit: "MiB", limit: atMost(streamGrowth),
-		about: fmt.Sprintf("live heap of the picker after %d more parts of 64 KiB on each of %d open streams, beyond that after one part", parts, streams),
+		about: fmt.Sprintf("live heap of the picker after %d more parts of 64 KiB on each of %d open streams, beyond that after one part", openParts, openStreams),
 	})
 	s.report(finding{
-		name: "stream-memory/per-stream", value: (first + firstStacks - idle - idleStacks) / streams / 1024, unit: "KiB",
+		name: "stream-memory/per-stream", value: (first + firstStacks - idle - idleStacks) / openStreams / 1024, unit: "KiB",
 		about: "live heap and stacks of the picker per open stream",
 	})
 	return nil

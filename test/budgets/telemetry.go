@@ -23,18 +23,31 @@ const replicas = 100
 // endpointMemory bounds what one endpoint takes, in KiB.
 const endpointMemory = 64
 
+// fleetReads are what is measured: a page, the cadence that it asks for, for how
+// long it is read, and the budget.
+var fleetReads = []struct {
+	name, page    string
+	every, window time.Duration
+	cores         float64
+}{
+	{"idle", "vllm-idle.prom", 5 * time.Second, 10 * time.Second, 0.02},
+	{"hot", "vllm.prom", 200 * time.Millisecond, 6 * time.Second, 0.25},
+}
+
+func telemetrySubject() (subject, error) {
+	var reads []string
+	for _, c := range fleetReads {
+		reads = append(reads, fmt.Sprintf("%s (%s) every %s for %s", c.name, c.page, c.every, c.window))
+	}
+	about, err := pageSubject(fmt.Sprintf("no requests; scrapes of %d replicas over HTTP on the loopback: %s", replicas, strings.Join(reads, ", ")))
+	about.served += "; " + model + " in their lists of models"
+	return about, err
+}
+
 // measureTelemetry reads replicas that another process stands for, so that
 // their own cost is apart.
 func measureTelemetry(s *session) error {
-	for _, c := range []struct {
-		name, page string
-		// every is the cadence that the page asks for.
-		every, window time.Duration
-		cores         float64
-	}{
-		{"idle", "vllm-idle.prom", 5 * time.Second, 10 * time.Second, 0.02},
-		{"hot", "vllm.prom", 200 * time.Millisecond, 6 * time.Second, 0.25},
-	} {
+	for _, c := range fleetReads {
 		page, err := s.golden(c.page)
 		if err != nil {
 			return err
