@@ -48,6 +48,9 @@ type GatewayConfiguration struct {
 	// RequestTrailers is what happens to a request that ends with trailers.
 	// Default refuse: Envoy sends the body twice when such a request is retried.
 	RequestTrailers TrailersAction `json:"requestTrailers"`
+	// UnknownPaths is what happens to a request whose path is none of the
+	// inference APIs that the picker knows. Default route.
+	UnknownPaths UnknownPathAction `json:"unknownPaths"`
 }
 
 // ViolationAction is the answer to a request served outside the screened set.
@@ -70,23 +73,71 @@ const (
 	TrailersPass TrailersAction = "pass"
 )
 
-// LimitsConfiguration bounds what one request may cost.
+// UnknownPathAction is the answer to a request of no known inference API.
+type UnknownPathAction string
+
+const (
+	// UnknownPathRoute places it by its headers alone, as opaque traffic.
+	UnknownPathRoute UnknownPathAction = "route"
+	// UnknownPathRefuse answers 404.
+	UnknownPathRefuse UnknownPathAction = "refuse"
+)
+
+// LimitsConfiguration bounds what requests and gateways may cost. A reload
+// changes the limits for new requests; Message, StreamsPerConnection and
+// Keepalive belong to the listener and keep what they were at the start.
 type LimitsConfiguration struct {
 	// Body is the largest request body, 1KiB to 1GiB. Default 32MiB.
 	Body Bytes `json:"body"`
 	// Buffered is how much of request bodies the picker holds at once, over all
-	// requests, while it waits for their ends: at least Body, at most 64GiB.
-	// Default 1GiB.
+	// requests, until they are decided and handed back: at least Body, at most
+	// 64GiB. Each part that a body comes in counts for 64 bytes more. Default 1GiB.
 	Buffered Bytes `json:"buffered"`
-	// UploadIdle is the longest pause between two pieces of a request body,
-	// 10ms to 10m. Default 10s.
+	// Message is the largest message of a gateway, 1MiB to 2047MiB. A gateway that
+	// buffers sends a whole body in one, with headers and attributes beside it.
+	// Default Body and 1MiB more.
+	Message Bytes `json:"message"`
+	// HeaderCount and HeaderBytes bound the headers of one request: how many there
+	// may be, 1 to 10000, and the length of all names and values together, 1KiB to
+	// 16MiB. Defaults 1000 and 256KiB, well above what gateways allow by default.
+	HeaderCount int   `json:"headerCount"`
+	HeaderBytes Bytes `json:"headerBytes"`
+	// Streams is how many requests may be in flight at once over all connections,
+	// 1 to 10000000. Default 100000, each of about 30KiB.
+	Streams int `json:"streams"`
+	// StreamsPerConnection is how many requests may be in flight on one
+	// connection of a gateway, 1 to 10000000. It is announced to the gateway, which
+	// opens another connection for more. Default 32768.
+	StreamsPerConnection int `json:"streamsPerConnection"`
+	// UploadIdle is the longest pause between two pieces of a request body, on its
+	// way from the gateway and on its way back, 10ms to 10m. Default 10s.
 	UploadIdle Duration `json:"uploadIdle"`
+	// UploadTime is the longest time that a request body may take in all, from
+	// its headers to its end: at least UploadIdle, at most 24h. Default 5m.
+	UploadTime Duration `json:"uploadTime"`
 	// DecisionDeadline is the longest time from the complete request to the
 	// answer, 1ms to 1m. Default 500ms.
 	DecisionDeadline Duration `json:"decisionDeadline"`
 	// Drain is how long a picker that is shutting down waits for the requests
 	// it has, 0s to 10m. Default 30s.
 	Drain Duration `json:"drain"`
+	// Keepalive finds connections whose gateway is gone.
+	Keepalive KeepaliveConfiguration `json:"keepalive"`
+}
+
+// KeepaliveConfiguration is how connections of gateways are probed by HTTP/2
+// pings. Requests on a connection that is given up end as if the gateway had
+// closed their streams.
+type KeepaliveConfiguration struct {
+	// Interval is how long a connection may be silent before the picker sends a
+	// ping, 1s to 2h. Default 1m.
+	Interval Duration `json:"interval"`
+	// Timeout is how long the picker waits for the answer, 10ms to 10m. Default 20s.
+	Timeout Duration `json:"timeout"`
+	// MinInterval is the shortest interval at which a gateway may send pings of
+	// its own, 100ms to 1h. One that sends them more often is disconnected.
+	// Default 5s.
+	MinInterval Duration `json:"minInterval"`
 }
 
 // TelemetryConfiguration is how engines are read. Hot, Warm and Idle are the
@@ -164,13 +215,25 @@ func DefaultBerthConfiguration() BerthConfiguration {
 		Gateway: GatewayConfiguration{
 			OnViolation:     ViolationReport,
 			RequestTrailers: TrailersRefuse,
+			UnknownPaths:    UnknownPathRoute,
 		},
 		Limits: LimitsConfiguration{
-			Body:             32 * MiB,
-			Buffered:         GiB,
-			UploadIdle:       Duration(10 * time.Second),
-			DecisionDeadline: Duration(500 * time.Millisecond),
-			Drain:            Duration(30 * time.Second),
+			Body:                 32 * MiB,
+			Buffered:             GiB,
+			Message:              33 * MiB,
+			HeaderCount:          1000,
+			HeaderBytes:          256 * KiB,
+			Streams:              100000,
+			StreamsPerConnection: 32768,
+			UploadIdle:           Duration(10 * time.Second),
+			UploadTime:           Duration(5 * time.Minute),
+			DecisionDeadline:     Duration(500 * time.Millisecond),
+			Drain:                Duration(30 * time.Second),
+			Keepalive: KeepaliveConfiguration{
+				Interval:    Duration(time.Minute),
+				Timeout:     Duration(20 * time.Second),
+				MinInterval: Duration(5 * time.Second),
+			},
 		},
 		Telemetry: TelemetryConfiguration{
 			Mode:    TelemetryAuto,

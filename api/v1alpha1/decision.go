@@ -151,10 +151,14 @@ type Outcome struct {
 	// Status is the HTTP status of the response; 0 if none began.
 	Status int `json:"status,omitempty"`
 	// Cause is complete, client_disconnect, upstream_error, engine_abort,
-	// gateway_timeout, aborted (in mid-response, by client or replica),
-	// served_outside, shutdown or internal. An error event inside a response with
-	// status 200 is an upstream_error.
+	// gateway_timeout, aborted (in mid-response, by client or replica), unseen (the
+	// gateway does not show it), served_outside, shutdown or internal. An error event
+	// inside a response with status 200 is an upstream_error.
 	Cause string `json:"cause"`
+	// Seen is how far the gateway showed the response: whole (headers and end), end
+	// (headers, and the stream's end for its own, which does not say why), headers
+	// (the request's unit came back then, or the response broke off), nothing.
+	Seen string `json:"seen"`
 	// ErrorCode is the code of an error inside the response; absent without one.
 	ErrorCode int `json:"errorCode,omitempty"`
 	// Details is the gateway's own word for a response that it made itself.

@@ -79,6 +79,10 @@ func command() *cobra.Command {
 			if opts.ConfigFile == "" {
 				return usageError{errors.New("--config: missing; it names the configuration file")}
 			}
+			if opts.ExtProcTLS == "" {
+				// Not off: whoever gave it may have meant a directory.
+				return usageError{fmt.Errorf(`--extproc-tls: "": must be %s, %s or a directory`, host.TLSOff, host.TLSSelfSigned)}
+			}
 			level, err := zapcore.ParseLevel(logLevel)
 			if err != nil {
 				return usageError{fmt.Errorf("--log-level: %q: must be debug, info, warn or error", logLevel)}
@@ -93,6 +97,8 @@ func command() *cobra.Command {
 	f.StringVar(&opts.ConfigFile, "config", "", "configuration `FILE` (EndpointPickerConfig, BerthConfiguration, StaticPool)")
 	f.StringVar(&logLevel, "log-level", "info", "least `LEVEL` that is logged: debug, info, warn or error")
 	f.StringVar(&opts.ExtProcAddress, "extproc-address", ":9002", "`ADDRESS` of the ext_proc listener (gRPC)")
+	f.StringVar(&opts.ExtProcTLS, "extproc-tls", host.TLSOff, "TLS of the ext_proc listener, `off|self-signed|DIR`: none, for gateways that do\n"+
+		"not verify it, or by tls.crt and tls.key in DIR, which are followed")
 	f.StringVar(&opts.HealthAddress, "health-address", ":9003", "`ADDRESS` of the health listener (gRPC)")
 	f.StringVar(&opts.MetricsAddress, "metrics-address", ":9090", "`ADDRESS` of /metrics, /healthz and /readyz")
 	f.StringVar(&opts.AdminAddress, "admin-address", "127.0.0.1:9091", "`ADDRESS` of the reports under /v1alpha1; they name replicas")

@@ -34,6 +34,7 @@ func TestWrongCommandLinesAreUsageErrors(t *testing.T) {
 		{nil, "--config: missing"},
 		{[]string{"--config", ""}, "--config: missing"},
 		{[]string{"--config", "berth.yaml", "--log-level", "loud"}, `--log-level: "loud": must be debug, info, warn or error`},
+		{[]string{"--config", "berth.yaml", "--extproc-tls", ""}, `--extproc-tls: "": must be off, self-signed or a directory`},
 		{[]string{"--config"}, "--config"},
 		{[]string{"--verbose"}, "--verbose"},
 		{[]string{"berth.yaml"}, "berth.yaml"},
@@ -56,7 +57,7 @@ func TestVersionAndHelpAreNoErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, flag := range []string{
-		"--config FILE", "--log-level LEVEL", "--extproc-address", ":9002", "--health-address", ":9003",
+		"--config FILE", "--log-level LEVEL", "--extproc-address", ":9002", "--extproc-tls off|self-signed|DIR", "--health-address", ":9003",
 		"--metrics-address", ":9090", "--admin-address", "127.0.0.1:9091",
 	} {
 		if !strings.Contains(out, flag) {
@@ -126,6 +127,15 @@ func TestAnInterruptStopsAPickerWithoutAnError(t *testing.T) {
 	}
 	if _, err := execute(ctx, args...); err != nil {
 		t.Errorf("an interrupted picker: %v", err)
+	}
+
+	if _, err := execute(ctx, append(args, "--extproc-tls", "self-signed")...); err != nil {
+		t.Errorf("an interrupted picker with TLS: %v", err)
+	}
+	empty := t.TempDir()
+	if _, err := execute(ctx, append(args, "--extproc-tls", empty)...); err == nil ||
+		!strings.Contains(err.Error(), "--extproc-tls "+empty+": "+filepath.Join(empty, "tls.crt")+": cannot be read") {
+		t.Errorf("no certificate: %v, want a failure that names the flag and the file", err)
 	}
 
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

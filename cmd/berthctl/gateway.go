@@ -81,6 +81,7 @@ func gatewayCommand(out *output) *cobra.Command {
 	f.StringVar(&opts.ListenAddress, "listen", "0.0.0.0:8080", "`ADDRESS` that clients connect to")
 	f.StringVar(&opts.AdminAddress, "admin", "127.0.0.1:9901", "`ADDRESS` of Envoy's own admin endpoint")
 	f.StringVar(&opts.PickerAddress, "picker", "127.0.0.1:9002", "`ADDRESS` of the picker's ext_proc listener")
+	f.StringVar(&opts.PickerTLS, "picker-tls", gateway.PickerTLSOff, "TLS of that listener, `off|unverified|FILE`: none, by any certificate, or verified by the authorities in FILE")
 	f.StringVar(&opts.AccessLog, "access-log", "", "`FILE` of the access log; standard output if it is empty")
 	return cmd
 }
@@ -93,6 +94,7 @@ var (
 		"ListenAddress": "--listen",
 		"AdminAddress":  "--admin",
 		"PickerAddress": "--picker",
+		"PickerTLS":     "--picker-tls",
 		"AccessLog":     "--access-log",
 		"EndpointsFile": "--dir",
 	}

@@ -112,6 +112,7 @@ func TestWrongCommandLinesAreUsageErrorsThatNameThemselves(t *testing.T) {
 		{[]string{"gateway", good, "--listen", "nowhere"}, `--listen: "nowhere": must be ip:port`},
 		{[]string{"gateway", good, "--admin", "nowhere"}, `--admin: "nowhere": must be ip:port`},
 		{[]string{"gateway", good, "--picker", "nowhere"}, `--picker: "nowhere": must be ip:port or name:port`},
+		{[]string{"gateway", good, "--picker-tls", "on"}, `--picker-tls: "on": must be off, unverified, or the absolute and printable path of a file`},
 		{[]string{"gateway", good, "--access-log", "a\tb"}, `--access-log: "a\tb": must be a printable path`},
 		{[]string{"gateway", fallbacks, "--kind", "original-dst"}, "gateway.fallbacks: 2: must be 0 with --kind original-dst"},
 		{[]string{"gateway", fallbacks, "--kind", "original-dst", "--dir", filepath.Join(dir, "out")}, "gateway.fallbacks: 2: must be 0 with --kind original-dst"},
@@ -356,6 +357,13 @@ func TestGatewayWritesWhatEnvoyReads(t *testing.T) {
 	out, _, err := execute("gateway", filepath.Join(dir, "bare.yaml"), "--pool", filepath.Join(dir, "pool.yaml"))
 	if err != nil || !strings.Contains(out, "19101") {
 		t.Errorf("with --pool: %v, the endpoint is there: %t", err, strings.Contains(out, "19101"))
+	}
+
+	for mode, want := range map[string]bool{"off": false, "unverified": true, "/etc/berth/ca.crt": true} {
+		out, _, err := execute("gateway", config, "--picker-tls", mode)
+		if err != nil || strings.Contains(out, "UpstreamTlsContext") != want || strings.Contains(out, `"/etc/berth/ca.crt"`) != (mode[0] == '/') {
+			t.Errorf("--picker-tls %s: %v\n%s", mode, err, out)
+		}
 	}
 
 	target := filepath.Join(dir, "made", "here")

@@ -156,7 +156,7 @@ func gzipped(size int) []byte {
 	return b.Bytes()
 }
 
-func TestAFailedScrapeIsNamedAndLeavesTheSnapshotAsItWas(t *testing.T) {
+func TestZ10_AFailedScrapeIsNamedAndLeavesTheSnapshotAsItWas(t *testing.T) {
 	bomb := gzipped(64 << 20)
 	redirect := func(to string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusTemporaryRedirect) }
@@ -248,7 +248,7 @@ func TestAFailedScrapeIsNamedAndLeavesTheSnapshotAsItWas(t *testing.T) {
 	}
 }
 
-func TestAPageThatDoesNotComeInTimeIsATimeout(t *testing.T) {
+func TestZ10_APageThatDoesNotComeInTimeIsATimeout(t *testing.T) {
 	hang := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	drip := func(w http.ResponseWriter, r *http.Request) {
 		tick := time.NewTicker(10 * time.Millisecond)
@@ -492,7 +492,7 @@ func TestWhichEngineItIs(t *testing.T) {
 	}
 }
 
-func TestAnEndpointThatLeavesTakesItsScrapeAndItsConnectionsAlong(t *testing.T) {
+func TestP5_AnEndpointThatLeavesTakesItsScrapeAndItsConnectionsAlong(t *testing.T) {
 	asked, called := make(chan struct{}), make(chan struct{})
 	e := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		close(asked)
@@ -583,7 +583,7 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 	}
 }
 
-func TestEndpointsThatHangDoNotStallTheRest(t *testing.T) {
+func TestP3_EndpointsThatHangDoNotStallTheRest(t *testing.T) {
 	const good, bad, workers = 20, 20, 8
 	var specs []pool.Spec
 	for i := range good {
@@ -628,7 +628,7 @@ func TestEndpointsThatHangDoNotStallTheRest(t *testing.T) {
 	}
 }
 
-func TestNothingIsLeftAfterRunReturns(t *testing.T) {
+func TestP5_NothingIsLeftAfterRunReturns(t *testing.T) {
 	e := newFakeEngine(t, calm.handle)
 	var servers []*fakeEngine
 	for range 30 {

@@ -33,7 +33,7 @@ func handScheduler(t *testing.T, clock *fakeClock, specs []pool.Spec) (*schedule
 	return s, registry
 }
 
-func TestSlowEndpointsHoldAQuarterOfTheWorkersAtMost(t *testing.T) {
+func TestP3_SlowEndpointsHoldAQuarterOfTheWorkersAtMost(t *testing.T) {
 	clock := newFakeClock()
 	s, _ := handScheduler(t, clock, manySpecs(40))
 	slow := map[*target]bool{}

@@ -153,6 +153,15 @@ func TestADecisionIsToldAsAPersonWould(t *testing.T) {
 			o.Cause, o.ErrorCode = "upstream_error", 503
 			return ended("confirmed", "r4", o)
 		},
+		"unseen-end": func() *v1alpha1.Decision {
+			return ended("confirmed", "r4", v1alpha1.Outcome{Status: 200, Cause: "unseen", Seen: "headers", Duration: 0.05})
+		},
+		"unseen-response": func() *v1alpha1.Decision {
+			return ended("unreported", "", v1alpha1.Outcome{Cause: "unseen", Seen: "nothing", Duration: 0.001})
+		},
+		"unseen-body": func() *v1alpha1.Decision {
+			return ended("confirmed", "r4", v1alpha1.Outcome{Status: 200, Cause: "complete", Seen: "end", Duration: 1.5})
+		},
 		"usage": func() *v1alpha1.Decision {
 			o := complete
 			o.InputTokens, o.OutputTokens, o.CachedTokens = ptr(int64(900)), ptr(int64(64)), ptr(int64(512))

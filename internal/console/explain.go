@@ -316,6 +316,23 @@ func explainEnd(p *printer, d *v1alpha1.Decision) {
 		text += fmt.Sprintf(", %d from the prefix cache", *o.CachedTokens)
 	}
 	p.line("%s.", text)
+	if shown := seenMeaning(o); shown != "" {
+		p.line("%s", shown)
+	}
+}
+
+// seenMeaning says what the gateway kept from the picker; "" where that is nothing.
+func seenMeaning(o *v1alpha1.Outcome) string {
+	switch {
+	case o.Cause == "unseen" && o.Seen == "headers":
+		return "The gateway shows nothing behind the response headers: when and how the response ended is not known."
+	case o.Cause == "unseen":
+		return "The gateway shows no responses: when and how this one ended is not known."
+	case o.Seen == "end" && o.ResponseBytes == nil:
+		return "The gateway shows no response bodies: it ended when its stream did, which does not say why."
+	default:
+		return ""
+	}
 }
 
 func seconds(s float64) string {

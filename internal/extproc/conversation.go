@@ -23,8 +23,16 @@ type Settings struct {
 	// Buffered is the most bytes of bodies that are held at once, over all
 	// streams of the server; above it 503.
 	Buffered int64
-	// UploadIdle is the longest pause in a request body; above it 408.
-	UploadIdle time.Duration
+	// Streams is how many streams may be open at once; those above it get 503.
+	Streams int
+	// HeaderCount and HeaderBytes are the most headers of a request, and the
+	// longest that their names and values may be together; above either 431.
+	HeaderCount int
+	HeaderBytes int64
+	// UploadIdle is the longest pause in a request body, UploadTime the longest
+	// time from the headers to the body's end; above either 408. They hold for
+	// bodies that are held here, not for those that the gateway holds.
+	UploadIdle, UploadTime time.Duration
 	// DecisionDeadline bounds the time from the end of the request to the
 	// decision; above it 504.
 	DecisionDeadline time.Duration
@@ -42,7 +50,7 @@ const (
 	// collectBody: the request body is being held; nothing is answered yet.
 	collectBody
 	// awaitBuffered: the headers are answered, the decision waits for the one
-	// body message.
+	// body message, which the gateway collects.
 	awaitBuffered
 	// requestTail: decided; the rest of the request passes by.
 	requestTail
@@ -74,31 +82,71 @@ type conversation struct {
 	req      Request
 	chunks   [][]byte
 	// held is what this stream has of the server's held bytes.
-	held      int64
-	heldByAll *atomic.Int64
+	held   int64
+	shared *shared
 	// bytesIn and bytesOut count body bytes of the request and the response.
 	bytesIn, bytesOut int64
 	decision          Decision
 	served            Served
 	answer            response.Observer
 	finished          bool
+	// responseShown is set by response headers. shown says what all streams in
+	// these body modes were shown: those of a gateway that shows less end otherwise.
+	responseShown bool
+	shown         *shown
+	// reset is set where the gateway has reset the stream, not closed it.
+	reset bool
 	// tailEnded is set by the last part of a request that is passed by.
 	tailEnded bool
 	// idleSince is when the last part of an unfinished request came.
 	idleSince telemetry.Instant
 
+	// overloaded is set where the picker has as many streams as it may have.
+	overloaded bool
+
 	// onRefusal, if set, is told of refusals that the decider did not make, before
 	// they are sent. It may set the refusal's DecisionID.
 	onRefusal func(*Request, Decision, *Refusal)
+	// onBlind, if set, is told of a body mode in which requests are placed without
+	// their bodies.
+	onBlind func(mode string)
 
 	out []*extprocv3.ProcessingResponse
 }
 
-// newConversation starts a stream. held counts the bytes of bodies that all
-// streams hold.
-func newConversation(settings Settings, decider Decider, clock telemetry.Clock, held *atomic.Int64) *conversation {
+// shared is what all streams of a server know together.
+type shared struct {
+	// held counts the bytes of bodies that streams hold.
+	held atomic.Int64
+	// shown is indexed by the body modes of requests and responses.
+	shown [bodyModes][bodyModes]shown
+	// nowhere stands for body modes that this version does not know.
+	nowhere shown
+}
+
+// shown is what gateways have shown in some body modes, since the messages do not
+// say what else they will not send.
+type shown struct {
+	// responses is set once there were response headers; ends, once a stream was
+	// kept until the end of a response whose body was not shown.
+	responses, ends atomic.Bool
+}
+
+// bodyModes is how many body modes there are.
+const bodyModes = 5
+
+func (s *shared) in(request, response extprocfilterv3.ProcessingMode_BodySendMode) *shown {
+	if request < 0 || request >= bodyModes || response < 0 || response >= bodyModes {
+		return &s.nowhere
+	}
+	return &s.shown[request][response]
+}
+
+// newConversation starts a stream.
+func newConversation(settings Settings, decider Decider, clock telemetry.Clock, all *shared) *conversation {
 	return &conversation{
-		heldByAll: held,
+		shared:    all,
+		shown:     &all.nowhere,
 		settings:  settings,
 		decider:   decider,
 		clock:     clock,
@@ -146,10 +194,19 @@ func (c *conversation) requestHeaders(msg *extprocv3.ProcessingRequest, h *extpr
 	if pc := msg.GetProtocolConfig(); pc != nil {
 		c.reqMode, c.respMode = pc.GetRequestBodyMode(), pc.GetResponseBodyMode()
 	}
+	c.shown = c.shared.in(c.reqMode, c.respMode)
 	now := c.clock()
 	c.req.ReceivedAt, c.idleSince = now, now
-	length := c.readHeaders(h)
+	length, refusal := c.readHeaders(h)
 	c.readMetadata(msg)
+	switch {
+	case c.overloaded:
+		c.refuse(overloaded("the endpoint picker serves as many requests as it may"))
+		return nil
+	case refusal != nil:
+		c.refuse(refusal)
+		return nil
+	}
 
 	if h.GetEndOfStream() {
 		c.req.BodySeen = true
@@ -159,23 +216,36 @@ func (c *conversation) requestHeaders(msg *extprocv3.ProcessingRequest, h *extpr
 		}
 		return nil
 	}
-	switch c.reqMode {
-	case extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED:
-		if length > c.settings.BodyLimit {
-			c.refuse(c.bodyTooLarge())
-			return nil
+	holds := c.reqMode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	buffers := c.reqMode == extprocfilterv3.ProcessingMode_BUFFERED
+	partly := c.reqMode == extprocfilterv3.ProcessingMode_BUFFERED_PARTIAL
+	switch {
+	case c.req.Tunnel && (buffers || partly):
+		// Envoy waits for the end of what it buffers before it connects.
+		c.refuse(&Refusal{
+			Status:  501,
+			Reason:  "tunnel_unsupported",
+			Message: "the gateway buffers request bodies, so that CONNECT and upgrades cannot pass",
+		})
+	case c.req.Tunnel:
+		// What follows is not a body, and may wait for the response.
+		if c.decide() {
+			c.answerRequestHeaders()
+			c.phase = requestTail
 		}
+	case (holds || buffers) && length > c.settings.BodyLimit:
+		c.refuse(c.bodyTooLarge())
+	case holds:
 		c.phase = collectBody
-	case extprocfilterv3.ProcessingMode_BUFFERED:
-		if length > c.settings.BodyLimit {
-			c.refuse(c.bodyTooLarge())
-			return nil
-		}
+	case buffers:
 		c.out = append(c.out, &extprocv3.ProcessingResponse{
 			Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
 		})
 		c.phase = awaitBuffered
 	default:
+		if c.onBlind != nil {
+			c.onBlind(c.reqMode.String())
+		}
 		if c.decide() {
 			c.answerRequestHeaders()
 			c.phase = requestTail
@@ -185,15 +255,19 @@ func (c *conversation) requestHeaders(msg *extprocv3.ProcessingRequest, h *extpr
 }
 
 // readHeaders keeps the few headers that matter and returns the declared
-// content length, 0 if there is none. Names come in lower case from Envoy and
-// in any case from others; of several copies the first counts.
-func (c *conversation) readHeaders(h *extprocv3.HttpHeaders) (length int64) {
+// content length, 0 if there is none, or a refusal. Names come in lower case from
+// Envoy and in any case from others; of several copies the first counts.
+func (c *conversation) readHeaders(h *extprocv3.HttpHeaders) (length int64, refusal *Refusal) {
 	keep := func(to *string, v string) {
 		if *to == "" {
 			*to = v
 		}
 	}
-	for _, hv := range h.GetHeaders().GetHeaders() {
+	headers := h.GetHeaders().GetHeaders()
+	var size int64
+	var connection, upgrade string
+	for _, hv := range headers {
+		size += int64(len(hv.GetKey()) + len(hv.GetRawValue()) + len(hv.GetValue()))
 		switch strings.ToLower(hv.GetKey()) {
 		case ":method":
 			keep(&c.req.Method, headerValue(hv))
@@ -209,12 +283,43 @@ func (c *conversation) readHeaders(h *extprocv3.HttpHeaders) (length int64) {
 			}
 		case "x-request-id":
 			id := headerValue(hv)
-			keep(&c.req.RequestID, id[:min(len(id), maxRequestIDBytes)])
+			if len(id) > maxRequestIDBytes {
+				// Not a part of it: that would keep the whole in memory.
+				id = strings.Clone(id[:maxRequestIDBytes])
+			}
+			keep(&c.req.RequestID, id)
+		case "connection":
+			keep(&connection, headerValue(hv))
+		case "upgrade":
+			keep(&upgrade, headerValue(hv))
 		case intentHeader, selectedModel:
 			c.req.UntrustedHeaders = append(c.req.UntrustedHeaders, strings.ToLower(hv.GetKey()))
 		}
 	}
-	return length
+	c.req.Tunnel = c.req.Method == connectMethod || upgrades(connection, upgrade)
+	if len(headers) > c.settings.HeaderCount || size > c.settings.HeaderBytes {
+		return 0, &Refusal{
+			Status: 431,
+			Reason: "headers_too_large",
+			Message: fmt.Sprintf("the request has %d headers of %d bytes, more than %d, or than %d bytes",
+				len(headers), size, c.settings.HeaderCount, c.settings.HeaderBytes),
+		}
+	}
+	return length, nil
+}
+
+// upgrades reports that the request asks for another protocol on its connection.
+// HTTP/2 is none: clients offer it on usual requests, which proxies take as such.
+func upgrades(connection, upgrade string) bool {
+	if upgrade == "" || strings.EqualFold(upgrade, "h2c") {
+		return false
+	}
+	for option := range strings.SplitSeq(connection, ",") {
+		if strings.EqualFold(strings.Trim(option, " \t"), "upgrade") {
+			return true
+		}
+	}
+	return false
 }
 
 // readMetadata takes what filters in the gateway said, from the first request
@@ -248,7 +353,6 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 	case awaitBuffered:
 		c.readMetadata(msg)
 		if c.hold(b.GetBody()) && c.decideWithBody() {
-			c.letGo()
 			msg := &extprocv3.ProcessingResponse{
 				Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
 					Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
@@ -278,16 +382,22 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 }
 
 // tailOpen reports that more of the request may come although the response has
-// begun: a replica that answers early leaves the rest of a streamed request.
+// begun: a replica that answers early leaves the rest of a streamed request, and
+// what goes through a tunnel has no order.
 func (c *conversation) tailOpen() bool {
-	return c.decision != nil && !c.tailEnded && c.reqMode != extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	duplex := c.reqMode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	return c.decision != nil && !c.tailEnded && (!duplex || c.req.Tunnel)
 }
 
 func (c *conversation) passRequestBody(b *extprocv3.HttpBody) {
 	c.bytesIn += int64(len(b.GetBody()))
 	c.tailEnded = b.GetEndOfStream()
+	answer := &extprocv3.BodyResponse{}
+	if c.reqMode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
+		answer = streamed(b.GetBody(), b.GetEndOfStream())
+	}
 	c.out = append(c.out, &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}},
+		Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: answer},
 	})
 }
 
@@ -301,23 +411,23 @@ func (c *conversation) hold(part []byte) bool {
 	if len(part) == 0 {
 		return true
 	}
-	c.held += int64(len(part))
-	if c.heldByAll.Add(int64(len(part))) > c.settings.Buffered {
-		c.refuse(&Refusal{
-			Status:     503,
-			Reason:     "overloaded",
-			Message:    "the endpoint picker holds as many request bodies as it may",
-			RetryAfter: time.Second,
-		})
+	cost := int64(len(part)) + partOverhead
+	c.held += cost
+	if c.shared.held.Add(cost) > c.settings.Buffered {
+		c.refuse(overloaded("the endpoint picker holds as many request bodies as it may"))
 		return false
 	}
 	c.chunks = append(c.chunks, part)
 	return true
 }
 
+// partOverhead is about what a part takes beside its bytes, so that many small
+// ones are not held for nothing.
+const partOverhead = 64
+
 // letGo stops holding the body.
 func (c *conversation) letGo() {
-	c.heldByAll.Add(-c.held)
+	c.shared.held.Add(-c.held)
 	c.held, c.chunks, c.req.Body = 0, nil, nil
 }
 
@@ -326,6 +436,22 @@ func (c *conversation) bodyTooLarge() *Refusal {
 		Status:  413,
 		Reason:  "body_too_large",
 		Message: fmt.Sprintf("the request body is larger than %d bytes", c.settings.BodyLimit),
+	}
+}
+
+func overloaded(message string) *Refusal {
+	return &Refusal{Status: 503, Reason: "overloaded", Message: message, RetryAfter: time.Second}
+}
+
+// messageTooLarge reports a message that was not taken in. gRPC has ended the
+// stream already: the gateway answers the request by itself.
+func (c *conversation) messageTooLarge() {
+	if c.decision == nil && c.phase != refused {
+		c.report(&Refusal{
+			Status:  413,
+			Reason:  "body_too_large",
+			Message: "the gateway sent a message that is larger than limits.message",
+		})
 	}
 }
 
@@ -448,7 +574,15 @@ func (c *conversation) answerHeldBody(last bool) {
 			Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: streamed(part, end)},
 		})
 	}
-	c.letGo()
+}
+
+// sent is called when the answers were sent: a body that was handed back, or that
+// the gateway has, need not be held any more.
+func (c *conversation) sent() {
+	if c.decision != nil {
+		clear(c.out)
+		c.letGo()
+	}
 }
 
 func streamed(part []byte, end bool) *extprocv3.BodyResponse {
@@ -470,19 +604,24 @@ func (c *conversation) idleDeadline() (at telemetry.Instant, ok bool) {
 	case awaitHeaders:
 		return c.idleSince.Add(emptyStream), true
 	case collectBody:
-		return c.idleSince.Add(c.settings.UploadIdle), true
+		return min(c.idleSince.Add(c.settings.UploadIdle), c.req.ReceivedAt.Add(c.settings.UploadTime)), true
 	default:
 		return 0, false
 	}
 }
 
-// uploadIdle refuses a request whose body has stopped coming.
-func (c *conversation) uploadIdle() []*extprocv3.ProcessingResponse {
+// uploadEnded refuses a request whose body has stopped coming, or takes too long.
+func (c *conversation) uploadEnded() []*extprocv3.ProcessingResponse {
 	c.out = c.out[:0]
-	c.refuse(&Refusal{
+	refusal := &Refusal{
 		Status:  408,
 		Reason:  "upload_idle",
 		Message: fmt.Sprintf("no part of the request body came for %s", c.settings.UploadIdle),
-	})
+	}
+	if c.clock() >= c.req.ReceivedAt.Add(c.settings.UploadTime) {
+		refusal.Reason = "upload_slow"
+		refusal.Message = fmt.Sprintf("the request body was not complete after %s", c.settings.UploadTime)
+	}
+	c.refuse(refusal)
 	return c.out
 }

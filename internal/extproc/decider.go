@@ -26,6 +26,9 @@ type Request struct {
 	// show it before the decision is due; a bodiless request has an empty Body.
 	Body     []byte
 	BodySeen bool
+	// Tunnel is set for CONNECT and for requests that ask for another protocol
+	// (WebSocket): what follows the headers is no body, and is not waited for.
+	Tunnel bool
 	// Subset is the gateway's own restriction; nil if it stated none.
 	Subset *screen.Subset
 	// IntentKeys are the keys found in the berth.dev metadata namespace,
@@ -103,6 +106,8 @@ const (
 	Aborted Cause = "aborted"
 	// GatewayTimeout: the gateway gave up waiting.
 	GatewayTimeout Cause = "gateway_timeout"
+	// Unseen: the gateway does not show how such requests end.
+	Unseen Cause = "unseen"
 	// Shutdown: this picker ended first.
 	Shutdown Cause = "shutdown"
 	// ServedOutside: the response was replaced, since the gateway took it from
@@ -110,6 +115,21 @@ const (
 	ServedOutside Cause = "served_outside"
 	// Internal: a fault of the picker.
 	Internal Cause = "internal"
+)
+
+// Seen is how much of a response the gateway showed.
+type Seen string
+
+const (
+	// SeenWhole: its headers and its end.
+	SeenWhole Seen = "whole"
+	// SeenEnd: its headers, and its end by the end of the stream alone, which does
+	// not say why.
+	SeenEnd Seen = "end"
+	// SeenHeaders: its headers, or a part; the rest may have come later or never.
+	SeenHeaders Seen = "headers"
+	// SeenNothing: no response, as far as the gateway shows.
+	SeenNothing Seen = "nothing"
 )
 
 // Outcome is how a decided request ended.
@@ -120,6 +140,8 @@ type Outcome struct {
 	// is false where the gateway does not show the response body.
 	RequestBytes, ResponseBytes int64
 	ResponseSeen                bool
+	// Seen is how far the response was shown.
+	Seen Seen
 	// Answer is what the response said of itself; all unknown where its body was
 	// not seen, or could not be read.
 	Answer response.Facts

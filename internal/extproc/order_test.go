@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -183,15 +182,15 @@ type transcript struct {
 	in, back    []byte
 	backEnded   bool
 	unmatchedBy map[kind]int
-	held        *atomic.Int64
+	shared      *shared
 }
 
 func newTranscript(settings Settings, d *checkedDecider) *transcript {
 	now := telemetry.At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	held := new(atomic.Int64)
+	all := new(shared)
 	return &transcript{
-		decider: d, settings: settings, held: held,
-		c:           newConversation(settings, d, func() telemetry.Instant { return now }, held),
+		decider: d, settings: settings, shared: all,
+		c:           newConversation(settings, d, func() telemetry.Instant { return now }, all),
 		answered:    map[bool]int{true: -1, false: -1},
 		unmatchedBy: map[kind]int{},
 	}
@@ -213,6 +212,7 @@ func (tr *transcript) send(m message) error {
 			return fault
 		}
 	}
+	tr.c.sent()
 	if err != nil {
 		if len(out) > 0 && kindOf(out[len(out)-1]) == immediateAnswer {
 			return fmt.Errorf("an error after an immediate response: %w", err)
@@ -282,8 +282,8 @@ func (tr *transcript) close() error {
 	tr.c.finish(Internal)
 	d := tr.decider
 	switch {
-	case tr.held.Load() != 0:
-		return fmt.Errorf("%d bytes are still held", tr.held.Load())
+	case tr.shared.held.Load() != 0:
+		return fmt.Errorf("%d bytes are still held", tr.shared.held.Load())
 	case d.complaint != "":
 		return fmt.Errorf("%s", d.complaint)
 	case d.decided == 1 && !d.refuse && d.finished != 1:
@@ -300,7 +300,13 @@ func (tr *transcript) close() error {
 		return fmt.Errorf("%d request bytes counted of %d", d.outcome.RequestBytes, len(tr.in))
 	}
 	fullDuplex := tr.c.reqMode == extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
-	if d.decided == 1 && !d.refuse && fullDuplex {
+	switch {
+	case d.decided != 1 || d.refuse || !fullDuplex:
+	case tr.c.req.Tunnel:
+		if !bytes.HasPrefix(tr.in, tr.back) {
+			return fmt.Errorf("of what went in, %q, came out %q", tr.in, tr.back)
+		}
+	default:
 		if !bytes.Equal(d.body, tr.back) {
 			return fmt.Errorf("decided by body %q, gave back %q", d.body, tr.back)
 		}
@@ -332,26 +338,39 @@ func symbols(mode, respMode int32) []message {
 	return all
 }
 
-// TestEveryOrderOfMessagesIsSafe sends all sequences of up to five messages of
+// TestX5_EveryOrderOfMessagesIsSafe sends all sequences of up to five messages of
 // all kinds, in every mode. What follows the end of a stream is not tried: no
 // message is read then.
-func TestEveryOrderOfMessagesIsSafe(t *testing.T) {
-	const longest = 5
+func TestX5_EveryOrderOfMessagesIsSafe(t *testing.T) {
+	const longest, longestOfTunnels = 5, 4
 	modes := map[string]int32{
 		"no configuration": -1, "none": 0, "streamed": 1, "buffered": 2, "buffered partial": 3, "full duplex": 4,
 	}
+	type way struct {
+		mode   int32
+		tunnel bool
+	}
+	ways := map[string]way{"tunnel, full duplex": {4, true}, "tunnel, streamed": {1, true}, "tunnel, buffered": {2, true}}
 	for name, mode := range modes {
+		ways[name] = way{mode: mode}
+	}
+	for name, way := range ways {
 		for _, passTrailers := range []bool{false, true} {
 			for _, decider := range []checkedDecider{{}, {refuse: true}, {violation: true}} {
-				all := symbols(mode, mode)
+				all := symbols(way.mode, way.mode)
+				if way.tunnel {
+					for i := range all {
+						if all[i].kind == requestHeaders {
+							all[i].headers = upgradeHeaders()
+						}
+					}
+				}
 				tried := 0
 				var extend func(prefix []message)
 				extend = func(prefix []message) {
 					for _, next := range all {
 						d := decider
-						tr := newTranscript(Settings{
-							BodyLimit: 1 << 10, Buffered: 1 << 20, UploadIdle: time.Second, DecisionDeadline: time.Second, PassTrailers: passTrailers,
-						}, &d)
+						tr := newTranscript(narrow(1<<10, 1<<20, passTrailers), &d)
 						sequence := slices.Concat(prefix, []message{next})
 						tried++
 						var fault error
@@ -366,7 +385,7 @@ func TestEveryOrderOfMessagesIsSafe(t *testing.T) {
 							t.Fatalf("mode %s, pass trailers %t, refuse %t, violation %t: %v: %v",
 								name, passTrailers, decider.refuse, decider.violation, sequence, fault)
 						}
-						if !over && len(sequence) < longest {
+						if !over && (len(sequence) < longestOfTunnels || !way.tunnel && len(sequence) < longest) {
 							extend(sequence)
 						}
 					}
@@ -395,9 +414,7 @@ func FuzzConversation(f *testing.F) {
 		}
 		flags := data[0]
 		d := &checkedDecider{refuse: flags&1 != 0, violation: flags&2 != 0}
-		tr := newTranscript(Settings{
-			BodyLimit: 64, Buffered: 1 << 10, UploadIdle: time.Second, DecisionDeadline: time.Second, PassTrailers: flags&4 != 0,
-		}, d)
+		tr := newTranscript(narrow(64, 1<<10, flags&4 != 0), d)
 		for i, b := range data[1:] {
 			if tr.over != "" {
 				break
@@ -414,6 +431,12 @@ func FuzzConversation(f *testing.F) {
 
 // fuzzed makes one message of one byte: its kind from the upper half, the rest
 // from the lower one.
+func upgradeHeaders() []*corev3.HeaderValue {
+	return []*corev3.HeaderValue{
+		{Key: "connection", RawValue: []byte("keep-alive, Upgrade")}, {Key: "upgrade", RawValue: []byte("websocket")},
+	}
+}
+
 func fuzzed(b byte, i int, flags byte) message {
 	kinds := []kind{noKind, requestHeaders, requestHeaders, requestBody, requestBody, responseHeaders,
 		responseBodyKind, responseBodyKind, requestTrailers, responseTrailers}
@@ -425,6 +448,9 @@ func fuzzed(b byte, i int, flags byte) message {
 		m.headers = []*corev3.HeaderValue{
 			{Key: ":method", RawValue: []byte{b}}, {Key: ":path", Value: string(rune(flags))},
 			{Key: "Content-Length", RawValue: []byte(strings.Repeat("9", int(flags>>3)))}, nil,
+		}
+		if b>>4 == 2 {
+			m.headers = append(m.headers, upgradeHeaders()...)
 		}
 	case requestBody, responseBodyKind:
 		m.body = bytes.Repeat([]byte{b}, int(b&0xe)*2+i%3)
@@ -444,4 +470,11 @@ func fuzzed(b byte, i int, flags byte) message {
 		}}
 	}
 	return m
+}
+
+// narrow are settings with limits that a sequence may reach.
+func narrow(body, buffered int64, passTrailers bool) Settings {
+	s := wide()
+	s.BodyLimit, s.Buffered, s.PassTrailers = body, buffered, passTrailers
+	return s
 }

@@ -36,6 +36,8 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 	default:
 		return c.unexpected("response_headers")
 	}
+	c.responseShown = true
+	c.shown.responses.Store(true)
 	c.served = servedOf(msg)
 	c.served.At = c.clock()
 	c.readResponseHeaders(h)
@@ -59,7 +61,8 @@ func (c *conversation) readResponseHeaders(h *extprocv3.HttpHeaders) {
 	for _, hv := range h.GetHeaders().GetHeaders() {
 		switch strings.ToLower(hv.GetKey()) {
 		case ":status":
-			if n, err := strconv.Atoi(headerValue(hv)); err == nil {
+			// HTTP's statuses have three digits; anything else is no status.
+			if n, err := strconv.Atoi(headerValue(hv)); err == nil && n >= 100 && n <= 999 {
 				c.served.Status = n
 			}
 		case "content-type":
@@ -139,12 +142,8 @@ func (c *conversation) finish(cause Cause) {
 		cause = c.endCause()
 	case c.phase == refused && cause == ClientDisconnect:
 		cause = ServedOutside
-	case cause == ClientDisconnect && c.phase == responseBody:
-		cause = Aborted
-		if !c.observes() {
-			// The stream's end is the only sign that such a gateway gives.
-			cause = Complete
-		}
+	case cause == ClientDisconnect:
+		cause = c.cutCause()
 	}
 	c.decision.Finish(Outcome{
 		At:            c.clock(),
@@ -152,6 +151,7 @@ func (c *conversation) finish(cause Cause) {
 		RequestBytes:  c.bytesIn,
 		ResponseBytes: c.bytesOut,
 		ResponseSeen:  c.observes(),
+		Seen:          c.seen(),
 		Answer:        c.answer.Facts(),
 	})
 }
@@ -168,6 +168,46 @@ func (c *conversation) endCause() Cause {
 		return EngineAbort
 	default:
 		return Complete
+	}
+}
+
+// cutCause is the cause of a request whose stream the gateway ended before the
+// response came to its end on it. In the modes without a response body that is how
+// gateways end streams: Envoy resets one on which nothing more is due, and closes
+// one when the exchange is over, or the client has left.
+func (c *conversation) cutCause() Cause {
+	switch {
+	case c.responseShown && c.observes() && !c.req.Tunnel:
+		return Aborted
+	case c.responseShown && !c.served.ByReplica():
+		return localCause(c.served.Details)
+	case c.responseShown && c.reset && !c.shown.ends.Load():
+		return Unseen
+	case c.responseShown:
+		// The stream's end is the only sign that such a gateway gives, and the only
+		// end that a tunnel has. Where the response was over before its headers were
+		// answered, the gateway resets the stream here too.
+		if !c.observes() && !c.reset {
+			c.shown.ends.Store(true)
+		}
+		return Complete
+	case !c.observes() && (c.reset || !c.shown.responses.Load()):
+		return Unseen
+	default:
+		return ClientDisconnect
+	}
+}
+
+func (c *conversation) seen() Seen {
+	switch {
+	case !c.responseShown:
+		return SeenNothing
+	case c.phase == done:
+		return SeenWhole
+	case c.observes() && !c.req.Tunnel, c.reset && !c.shown.ends.Load():
+		return SeenHeaders
+	default:
+		return SeenEnd
 	}
 }
 

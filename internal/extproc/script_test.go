@@ -5,7 +5,6 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,7 +43,7 @@ func TestConversations(t *testing.T) {
 
 type script struct {
 	now      telemetry.Instant
-	held     atomic.Int64
+	shared   shared
 	decider  *scriptDecider
 	c        *conversation
 	metadata *corev3.Metadata
@@ -54,13 +53,29 @@ type script struct {
 func openScript(t *testing.T, d *datadriven.TestData) *script {
 	s := &script{now: telemetry.At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))}
 	s.decider = &scriptDecider{script: s, pick: "10.0.0.1:8000"}
-	settings := Settings{BodyLimit: 1 << 20, Buffered: 1 << 30, UploadIdle: 10 * time.Second, DecisionDeadline: 500 * time.Millisecond}
+	overloaded, shown, ends := false, false, false
+	settings := wide()
+	settings.UploadIdle, settings.UploadTime, settings.DecisionDeadline = 10*time.Second, 5*time.Minute, 500*time.Millisecond
 	for _, arg := range d.CmdArgs {
 		switch arg.Key {
 		case "body-limit":
 			settings.BodyLimit = mustInt(t, d, arg)
 		case "buffered":
 			settings.Buffered = mustInt(t, d, arg)
+		case "upload-time":
+			settings.UploadTime = mustDuration(t, d, arg.Vals[0])
+		case "header-count":
+			settings.HeaderCount = int(mustInt(t, d, arg))
+		case "header-bytes":
+			settings.HeaderBytes = mustInt(t, d, arg)
+		case "shown":
+			// Another stream in these modes was shown a response.
+			shown = true
+		case "ends":
+			// Another stream was kept until the end of its response.
+			ends = true
+		case "overloaded":
+			overloaded = true
 		case "pass-trailers":
 			settings.PassTrailers = true
 		case "pick":
@@ -73,7 +88,16 @@ func openScript(t *testing.T, d *datadriven.TestData) *script {
 			d.Fatalf(t, "unknown argument %s", arg.Key)
 		}
 	}
-	s.c = newConversation(settings, s.decider, func() telemetry.Instant { return s.now }, &s.held)
+	s.c = newConversation(settings, s.decider, func() telemetry.Instant { return s.now }, &s.shared)
+	s.c.overloaded = overloaded
+	if shown || ends {
+		for i := range bodyModes {
+			in := s.shared.in(extprocfilterv3.ProcessingMode_BodySendMode(i), extprocfilterv3.ProcessingMode_NONE)
+			in.responses.Store(true)
+			in.ends.Store(ends)
+		}
+	}
+	s.c.onBlind = func(mode string) { fmt.Fprintf(&s.out, "warned of body mode %s\n", mode) }
 	return s
 }
 
@@ -86,6 +110,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "pass":
 		return s.pass(t, d)
 	case "close":
+		// As the gateway closes a stream, or, with "reset", resets it.
+		s.c.reset = d.HasArg("reset")
 		s.c.finish(ClientDisconnect)
 		return s.result()
 	}
@@ -97,6 +123,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	for _, m := range out {
 		s.describe(decoded(t, m))
 	}
+	s.c.sent()
 	if err != nil {
 		fmt.Fprintf(&s.out, "error: %v\n", err)
 		s.c.finish(Internal)
@@ -112,13 +139,9 @@ func (s *script) result() string {
 }
 
 func (s *script) pass(t *testing.T, d *datadriven.TestData) string {
-	step, err := time.ParseDuration(d.CmdArgs[0].Key)
-	if err != nil {
-		d.Fatalf(t, "%v", err)
-	}
-	s.now = s.now.Add(step)
+	s.now = s.now.Add(mustDuration(t, d, d.CmdArgs[0].Key))
 	if at, ok := s.c.idleDeadline(); ok && s.now >= at {
-		for _, m := range s.c.uploadIdle() {
+		for _, m := range s.c.uploadEnded() {
 			s.describe(m)
 		}
 		s.c.finish(ServedOutside)
@@ -295,6 +318,14 @@ func describeHeaders(m *extprocv3.HeaderMutation) string {
 	return b.String()
 }
 
+func mustDuration(t *testing.T, d *datadriven.TestData, text string) time.Duration {
+	v, err := time.ParseDuration(text)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	return v
+}
+
 func mustInt(t *testing.T, d *datadriven.TestData, arg datadriven.CmdArg) int64 {
 	n, err := strconv.ParseInt(arg.Vals[0], 10, 64)
 	if err != nil {
@@ -363,7 +394,7 @@ func (d *scriptDecision) ResponseHeaders() []Header { return []Header{{"x-berth-
 func (d *scriptDecision) FirstByte(telemetry.Instant) { d.script.out.WriteString("first byte\n") }
 
 func (d *scriptDecision) Finish(o Outcome) {
-	fmt.Fprintf(&d.script.out, "finish %s in %d out %d seen %t", o.Cause, o.RequestBytes, o.ResponseBytes, o.ResponseSeen)
+	fmt.Fprintf(&d.script.out, "finish %s in %d out %d shown %s", o.Cause, o.RequestBytes, o.ResponseBytes, o.Seen)
 	if o.Answer.ErrorCode != 0 {
 		fmt.Fprintf(&d.script.out, " error %d", o.Answer.ErrorCode)
 	}

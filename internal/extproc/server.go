@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"context"
 	"errors"
 	"io"
 	"runtime/debug"
@@ -9,8 +10,10 @@ import (
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/berth-dev/berth/internal/telemetry"
 )
@@ -28,37 +31,103 @@ type Options struct {
 	// before it is sent, with the decision if there was one already. It may set
 	// the refusal's DecisionID.
 	Refused func(*Request, Decision, *Refusal)
+	// Blind is told, once, that a gateway's body mode, which is named, does not
+	// show bodies before a request must be placed.
+	Blind func(mode string)
 }
 
 // Server is the ext_proc service.
 type Server struct {
 	extprocv3.UnimplementedExternalProcessorServer
-	opts Options
-	held atomic.Int64
-	quit chan struct{}
-	once sync.Once
+	opts   Options
+	shared shared
+	blind  sync.Once
+
+	// mu guards the streams that are open, and quitting, which lets no further
+	// one wait.
+	mu       sync.Mutex
+	open     map[*process]struct{}
+	quitting bool
 }
 
 var _ extprocv3.ExternalProcessorServer = (*Server)(nil)
 
 // NewServer returns a server; all options must be set.
 func NewServer(opts Options) *Server {
-	return &Server{opts: opts, quit: make(chan struct{})}
+	return &Server{opts: opts, open: map[*process]struct{}{}}
+}
+
+// cancelKey is where a stream's context holds what ends the stream.
+type cancelKey struct{}
+
+// GRPCOption must be given to the gRPC server that this service is registered
+// with. It gives each stream a context that the picker can cancel, by which it
+// ends a stream while it waits for the gateway: without, nothing but the gateway
+// does, and a goroutine per stream would be needed to keep time.
+func GRPCOption() grpc.ServerOption {
+	return grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		return context.WithValue(ctx, cancelKey{}, cancel), nil
+	})
 }
 
 // Held is how many bytes of request bodies are held now, over all streams.
-func (s *Server) Held() int64 { return s.held.Load() }
+func (s *Server) Held() int64 { return s.shared.held.Load() }
+
+// Streams is how many streams are open now.
+func (s *Server) Streams() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
 
 // Quit ends every stream: requests without a decision are refused with 503,
 // running responses are cut. Called when the time to drain is over.
-func (s *Server) Quit() { s.once.Do(func() { close(s.quit) }) }
+func (s *Server) Quit() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quitting = true
+	for p := range s.open {
+		// A stream whose gateway takes no answers may keep others waiting.
+		go p.quit()
+	}
+}
 
-// process is one stream being served. The gateway's messages are handled on a
-// goroutine of their own, so that what bounds their time can end the stream:
-// nothing but the return of Process makes a blocked Recv give up.
+// enter counts a stream in, and reports how many are open and whether it may stay.
+func (s *Server) enter(p *process) (open int, stays bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[p] = struct{}{}
+	return len(s.open), !s.quitting
+}
+
+func (s *Server) leave(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, p)
+}
+
+func (s *Server) left() Cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.quitting {
+		return Shutdown
+	}
+	return ClientDisconnect
+}
+
+// process is one stream being served.
 type process struct {
 	server *Server
 	stream extprocv3.ExternalProcessor_ProcessServer
+	// cancel makes a Recv or Send that waits return.
+	cancel context.CancelFunc
+	// takenBy is when the part of a body that is being sent must have been taken;
+	// 0 where there is none. stuck is set when it was not.
+	takenBy atomic.Int64
+	stuck   atomic.Bool
+	// idle runs checkIdle; it is set before anything else runs.
+	idle *time.Timer
 
 	// mu guards everything below. Messages are handled, and answers sent, with it
 	// held; over then keeps whoever comes second from the stream.
@@ -66,54 +135,58 @@ type process struct {
 	c    *conversation
 	over bool
 	err  error
-	// ended is closed with over.
-	ended chan struct{}
 }
 
 // Process runs one conversation. It returns nil only after an immediate
 // response, or when the gateway closes the stream after the response has ended.
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
-	c := newConversation(s.opts.Settings(), s.opts.Decider, s.opts.Clock, &s.held)
-	c.onRefusal = s.opts.Refused
-	p := &process{server: s, stream: stream, c: c, ended: make(chan struct{})}
-	go p.receive()
+	cancel, ok := stream.Context().Value(cancelKey{}).(context.CancelFunc)
+	if !ok {
+		return status.Error(codes.Internal, "the gRPC server was made without GRPCOption")
+	}
+	settings := s.opts.Settings()
+	c := newConversation(settings, s.opts.Decider, s.opts.Clock, &s.shared)
+	c.onRefusal, c.onBlind = s.opts.Refused, s.wentBlind
+	p := &process{server: s, stream: stream, cancel: cancel, c: c}
 
-	idle := time.NewTimer(min(c.settings.UploadIdle, emptyStream))
-	defer idle.Stop()
+	open, stays := s.enter(p)
+	defer s.leave(p)
+	c.overloaded = open > settings.Streams
+	if !stays {
+		p.quit()
+		return p.err
+	}
+	// Armed once it is set: it may fire at once.
+	p.idle = time.AfterFunc(time.Hour, p.checkIdle)
+	p.idle.Reset(min(settings.UploadIdle, emptyStream))
 	for {
-		select {
-		case <-p.ended:
+		msg, err := stream.Recv()
+		if p.received(msg, err) {
+			p.idle.Stop()
 			return p.err
-		case <-idle.C:
-			if again := p.checkIdle(); again > 0 {
-				idle.Reset(again)
-			}
-		case <-s.quit:
-			p.quit()
 		}
 	}
 }
 
-// receive handles messages until the stream is over.
-func (p *process) receive() {
-	for {
-		msg, err := p.stream.Recv()
-		if p.received(msg, err) {
-			return
-		}
-	}
+func (s *Server) wentBlind(mode string) {
+	s.blind.Do(func() { s.opts.Blind(mode) })
 }
 
 // received handles one message, or the stream's end, and reports whether the
 // stream is over.
-func (p *process) received(msg *extprocv3.ProcessingRequest, err error) bool {
+func (p *process) received(msg *extprocv3.ProcessingRequest, err error) (over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer func() { over = p.over }()
 	defer p.contain()
 	switch {
 	case p.over:
 	case err != nil:
-		p.finish(ClientDisconnect, endOfStream(p.c, err))
+		if status.Code(err) == codes.ResourceExhausted {
+			p.c.messageTooLarge()
+		}
+		p.c.reset = status.Code(err) == codes.Canceled
+		p.finish(p.server.left(), endOfStream(p.c, err))
 	default:
 		p.handle(msg)
 	}
@@ -122,8 +195,14 @@ func (p *process) received(msg *extprocv3.ProcessingRequest, err error) bool {
 
 func (p *process) handle(msg *extprocv3.ProcessingRequest) {
 	out, err := p.c.handle(msg)
-	if sendErr := p.send(out); sendErr != nil {
-		p.finish(ClientDisconnect, endOfStream(p.c, sendErr))
+	sendErr := p.send(out)
+	p.c.sent()
+	if sendErr != nil {
+		cause := p.server.left()
+		if p.stuck.Load() {
+			cause = Aborted
+		}
+		p.finish(cause, endOfStream(p.c, sendErr))
 		return
 	}
 	switch {
@@ -134,34 +213,49 @@ func (p *process) handle(msg *extprocv3.ProcessingRequest) {
 	}
 }
 
-// checkIdle ends a stream on which the request has stopped coming. It returns
-// how long to wait for the next check, 0 if none is needed any more.
-func (p *process) checkIdle() time.Duration {
+// checkIdle ends a stream on which the request has stopped coming, or comes
+// back to it as long as that may happen.
+func (p *process) checkIdle() {
+	// Whoever waits to send has the lock.
+	if p.checkStuck() {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer p.interrupt()
 	defer p.contain()
 	at, waits := p.c.idleDeadline()
 	if p.over || !waits {
-		return 0
+		return
 	}
 	if left := at.Sub(p.server.opts.Clock()); left > 0 {
-		return left
+		p.idle.Reset(left)
+		return
 	}
 	if p.c.phase == awaitHeaders {
 		p.finish(ClientDisconnect, status.Error(codes.DeadlineExceeded, "no message came on the stream"))
-		return 0
+		return
 	}
-	err := p.send(p.c.uploadIdle())
+	err := p.send(p.c.uploadEnded())
 	p.finish(ServedOutside, err)
-	return 0
 }
 
 func (p *process) quit() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer p.interrupt()
 	defer p.contain()
 	if !p.over {
 		p.fail(Shutdown, codes.Unavailable, shuttingDown)
+	}
+}
+
+// interrupt lets Process return from a Recv on a stream that is over. gRPC then
+// gives the stream the status CANCELLED by itself; what was sent before arrives
+// before it.
+func (p *process) interrupt() {
+	if p.over {
+		p.cancel()
 	}
 }
 
@@ -211,16 +305,45 @@ func (p *process) end(err error) {
 		return
 	}
 	p.over, p.err = true, err
-	close(p.ended)
 }
 
+// sendQuota is how much of a stream gRPC takes without waiting for the gateway.
+const sendQuota = 64 << 10
+
+// send gives answers to the gateway. A held body is not held for longer than it
+// moves: where the gateway takes no part of it for the time that a pause in an
+// upload may take, the stream is cancelled.
 func (p *process) send(out []*extprocv3.ProcessingResponse) error {
+	long := p.c.held > sendQuota
 	for _, msg := range out {
+		if long {
+			p.takenBy.Store(int64(p.server.opts.Clock().Add(p.c.settings.UploadIdle)))
+			p.idle.Reset(p.c.settings.UploadIdle)
+		}
 		if err := p.stream.Send(msg); err != nil {
 			return err
 		}
 	}
+	if long {
+		p.takenBy.Store(0)
+	}
 	return nil
+}
+
+// checkStuck reports whether a part of a body waits to be taken, and ends the
+// stream when it has waited for too long.
+func (p *process) checkStuck() bool {
+	by := telemetry.Instant(p.takenBy.Load())
+	if by == 0 {
+		return false
+	}
+	if left := by.Sub(p.server.opts.Clock()); left > 0 {
+		p.idle.Reset(left)
+		return true
+	}
+	p.stuck.Store(true)
+	p.cancel()
+	return true
 }
 
 // endOfStream is what a stream ends with that the gateway closed or reset.

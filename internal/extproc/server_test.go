@@ -44,8 +44,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// handClock is moved by the test.
-type handClock struct{ now atomic.Int64 }
+// handClock is moved by the test; step moves it at each look.
+type handClock struct{ now, step atomic.Int64 }
 
 func newHandClock() *handClock {
 	c := &handClock{}
@@ -53,8 +53,11 @@ func newHandClock() *handClock {
 	return c
 }
 
-func (c *handClock) read() telemetry.Instant { return telemetry.Instant(c.now.Load()) }
-func (c *handClock) pass(d time.Duration)    { c.now.Add(int64(d)) }
+func (c *handClock) read() telemetry.Instant {
+	return telemetry.Instant(c.now.Add(c.step.Load()))
+}
+
+func (c *handClock) pass(d time.Duration) { c.now.Add(int64(d)) }
 
 // fakeDecider places everything, and does what its hooks say on the way.
 type fakeDecider struct {
@@ -163,7 +166,19 @@ type rig struct {
 	client  extprocv3.ExternalProcessorClient
 	ends    chan error
 	panics  atomic.Int32
+	blind   atomic.Int32
 	refused sync.Map // reason -> *atomic.Int32
+}
+
+// maxMessage is the largest message that the rig's server takes.
+const maxMessage = 4 << 20
+
+// wide are settings with limits that a test does not reach.
+func wide() Settings {
+	return Settings{
+		BodyLimit: 1 << 20, Buffered: 1 << 30, Streams: 1 << 20, HeaderCount: 1 << 10, HeaderBytes: 1 << 20,
+		UploadIdle: time.Hour, UploadTime: 2 * time.Hour, DecisionDeadline: time.Hour,
+	}
 }
 
 func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
@@ -171,7 +186,7 @@ func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
 	base := runtime.NumGoroutine()
 	r := &rig{t: t, clock: newHandClock(), decider: decider, ends: make(chan error, 1<<16)}
 	if settings == (Settings{}) {
-		settings = Settings{BodyLimit: 1 << 20, Buffered: 1 << 30, UploadIdle: time.Hour, DecisionDeadline: time.Hour}
+		settings = wide()
 	}
 	r.server = NewServer(Options{
 		Decider:  decider,
@@ -182,9 +197,10 @@ func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
 			n, _ := r.refused.LoadOrStore(refusal.Reason, new(atomic.Int32))
 			n.(*atomic.Int32).Add(1)
 		},
+		Blind: func(string) { r.blind.Add(1) },
 	})
 	listener := bufconn.Listen(1 << 20)
-	g := grpc.NewServer()
+	g := grpc.NewServer(GRPCOption(), grpc.MaxRecvMsgSize(maxMessage))
 	extprocv3.RegisterExternalProcessorServer(g, &tapped{r.server, r.ends})
 	go func() { _ = g.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -197,9 +213,7 @@ func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
 		_ = conn.Close()
 		g.Stop()
 		_ = listener.Close()
-		if held := r.server.Held(); held != 0 {
-			t.Errorf("%d bytes of bodies are held by nobody", held)
-		}
+		eventually(t, "no bytes of bodies are held", func() bool { return r.server.Held() == 0 })
 		eventually(t, "goroutines are back to what they were", func() bool { return runtime.NumGoroutine() <= base })
 	})
 	return r
@@ -361,7 +375,7 @@ func TestAStreamThatIsServedEndsWithOK(t *testing.T) {
 	}
 	outcome := r.decider.ends(t, 1)[0]
 	want := Outcome{
-		At: r.clock.read(), Cause: Complete, RequestBytes: 13, ResponseBytes: 8, ResponseSeen: true, Answer: unstated,
+		At: r.clock.read(), Cause: Complete, RequestBytes: 13, ResponseBytes: 8, ResponseSeen: true, Seen: SeenWhole, Answer: unstated,
 	}
 	if outcome != want {
 		t.Errorf("outcome %+v, want %+v", outcome, want)
@@ -373,7 +387,7 @@ func TestAStreamThatIsServedEndsWithOK(t *testing.T) {
 var unstated = response.Facts{Input: -1, Output: -1, Cached: -1}
 
 // A gateway takes OK before an answer for leave to go on by itself.
-func TestNoStreamEndsWithOKBeforeItWasAnswered(t *testing.T) {
+func TestR8_NoStreamEndsWithOKBeforeItWasAnswered(t *testing.T) {
 	for _, phase := range phases {
 		t.Run(phase.name, func(t *testing.T) {
 			r := newRig(t, &fakeDecider{}, Settings{})
@@ -398,8 +412,8 @@ func TestNoStreamEndsWithOKBeforeItWasAnswered(t *testing.T) {
 
 // Clients leave at every phase, many at a time and in two ways: each decision is
 // finished once, and nothing is left running.
-func TestClientsLeaveAtEveryPhase(t *testing.T) {
-	const streams = 200
+func TestX14_ClientsLeaveAtEveryPhase(t *testing.T) {
+	const streams = 500
 	for _, phase := range phases {
 		for _, way := range []string{"reset", "close"} {
 			t.Run(phase.name+", "+way, func(t *testing.T) {
@@ -456,8 +470,8 @@ func TestClientsLeaveAtEveryPhase(t *testing.T) {
 
 // The client leaves while the decision is being made: the decision is followed
 // to its end all the same.
-func TestAClientLeavesDuringTheDecision(t *testing.T) {
-	const streams = 200
+func TestX14_AClientLeavesDuringTheDecision(t *testing.T) {
+	const streams = 500
 	entered, leave := make(chan struct{}, streams), make(chan struct{})
 	r := newRig(t, &fakeDecider{onDecide: func(*Request) *Refusal {
 		entered <- struct{}{}
@@ -488,7 +502,7 @@ func TestAClientLeavesDuringTheDecision(t *testing.T) {
 	}
 }
 
-func TestAFaultIsContainedToItsStream(t *testing.T) {
+func TestX23_AFaultIsContainedToItsStream(t *testing.T) {
 	boom := func() { panic("boom: secret prompt") }
 	tests := []struct {
 		name    string
@@ -563,7 +577,7 @@ func TestAFaultIsContainedToItsStream(t *testing.T) {
 }
 
 // A fault in Finish comes when nothing is left to answer, or all is being cut.
-func TestAFaultInFinishIsContained(t *testing.T) {
+func TestX23_AFaultInFinishIsContained(t *testing.T) {
 	for _, phase := range phases {
 		if !phase.decided {
 			continue
@@ -604,7 +618,7 @@ func TestAFaultInFinishIsContained(t *testing.T) {
 	}
 }
 
-func TestQuitRefusesWhatHasNoAnswerAndCutsTheRest(t *testing.T) {
+func TestX24_QuitRefusesWhatHasNoAnswerAndCutsTheRest(t *testing.T) {
 	for _, phase := range phases {
 		t.Run(phase.name, func(t *testing.T) {
 			r := newRig(t, &fakeDecider{}, Settings{})
@@ -621,8 +635,9 @@ func TestQuitRefusesWhatHasNoAnswerAndCutsTheRest(t *testing.T) {
 					t.Errorf("%d refusals were counted, want 1", n)
 				}
 			}
-			if code := r.end(x); code != codes.Unavailable {
-				t.Errorf("status %s, want Unavailable", code)
+			// Which of the two depends on whether a message was just being read.
+			if code := r.end(x); code != codes.Canceled && code != codes.Unavailable {
+				t.Errorf("status %s, want Canceled or Unavailable", code)
 			}
 			want := Shutdown
 			if phase.answered {
@@ -637,9 +652,11 @@ func TestQuitRefusesWhatHasNoAnswerAndCutsTheRest(t *testing.T) {
 	}
 }
 
-func TestAnUploadThatStopsComingIsRefused(t *testing.T) {
+func TestX12_AnUploadThatStopsComingIsRefused(t *testing.T) {
 	const idle = 20 * time.Millisecond
-	r := newRig(t, &fakeDecider{}, Settings{BodyLimit: 1 << 20, Buffered: 1 << 30, UploadIdle: idle, DecisionDeadline: time.Hour})
+	settings := wide()
+	settings.UploadIdle = idle
+	r := newRig(t, &fakeDecider{}, settings)
 	served := r.mustOpen()
 	r.play(served, headersOnly)
 	x := r.mustOpen()
@@ -659,8 +676,8 @@ func TestAnUploadThatStopsComingIsRefused(t *testing.T) {
 	if code != 408 || reason != "upload_idle" {
 		t.Errorf("refused with %d %s, want 408 upload_idle", code, reason)
 	}
-	if code := r.end(x); code != codes.OK {
-		t.Errorf("status %s, want OK after an immediate response", code)
+	if code := r.end(x); code != codes.Canceled && code != codes.OK {
+		t.Errorf("status %s, want Canceled or OK after an immediate response", code)
 	}
 	<-refused
 	// A replica may think for as long as it likes.
@@ -669,31 +686,23 @@ func TestAnUploadThatStopsComingIsRefused(t *testing.T) {
 }
 
 func TestAStreamWithoutAMessageEnds(t *testing.T) {
-	r := newRig(t, &fakeDecider{}, Settings{BodyLimit: 1, Buffered: 1 << 30, UploadIdle: time.Millisecond, DecisionDeadline: time.Hour})
+	settings := wide()
+	settings.UploadIdle = time.Millisecond
+	r := newRig(t, &fakeDecider{}, settings)
+	r.clock.step.Store(int64(emptyStream))
 	x := r.mustOpen()
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				r.clock.pass(time.Millisecond)
-			case <-done:
-				return
-			}
-		}
-	}()
-	if code := r.end(x); code != codes.DeadlineExceeded {
-		t.Errorf("status %s, want DeadlineExceeded", code)
+	if err := r.ended(); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("the server ended the stream with %v, want DeadlineExceeded", err)
+	}
+	if code := r.end(x); code != codes.Canceled {
+		t.Errorf("status %s, want Canceled", code)
 	}
 	if n := r.refusals("upload_idle"); n != 0 {
 		t.Errorf("%d refusals were counted of a request that never came", n)
 	}
 }
 
-func TestARefusalEndsTheStreamWithOKAndFinishesWhatWasDecided(t *testing.T) {
+func TestX13_ARefusalEndsTheStreamWithOKAndFinishesWhatWasDecided(t *testing.T) {
 	t.Run("by the decider", func(t *testing.T) {
 		r := newRig(t, &fakeDecider{onDecide: func(*Request) *Refusal {
 			return &Refusal{Status: 404, Reason: "model_unserved", Message: "no"}
@@ -728,7 +737,7 @@ func TestARefusalEndsTheStreamWithOKAndFinishesWhatWasDecided(t *testing.T) {
 	})
 }
 
-func TestAMessageOutOfOrderEndsTheStreamWithAnError(t *testing.T) {
+func TestX5_AMessageOutOfOrderEndsTheStreamWithAnError(t *testing.T) {
 	r := newRig(t, &fakeDecider{}, Settings{})
 	x := r.mustOpen()
 	r.play(x, headersOnly, step{send: headersOnly.send})

@@ -36,6 +36,8 @@
 //   - A retry after request trailers sends the body twice when the body went
 //     through ext_proc in full duplex. Hence no retries where trailers pass.
 //   - h1 request trailers are dropped unless enabled; h2 trailers always come.
+//   - To a cluster with TLS, Envoy speaks TLS 1.2 at most unless told otherwise,
+//     and refuses certificates on P-384 in it. Ed25519 it refuses always.
 //   - Envoy caps concurrent requests per cluster at 1,024 by default, and a
 //     picker stream lives as long as its request.
 package gateway

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/hack/envoy"
+	"github.com/berth-dev/berth/internal/certificate/certificatetest"
 )
 
 // limit is how long a condition may take on a busy machine before the test
@@ -43,7 +44,8 @@ type running struct {
 }
 
 // run starts Envoy on free ports with the rest of o, and ends it with the test.
-func run(t *testing.T, o Options) running {
+// Edits change the bootstrap before.
+func run(t *testing.T, o Options, edits ...func(bootstrap string) string) running {
 	t.Helper()
 	dir := t.TempDir()
 	o.ListenAddress, o.AdminAddress = "127.0.0.1:0", "127.0.0.1:0"
@@ -51,6 +53,15 @@ func run(t *testing.T, o Options) running {
 	bootstrap, err := WriteFiles(dir, o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, edit := range edits {
+		text, err := os.ReadFile(bootstrap)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(bootstrap, []byte(edit(string(text))), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	adminFile := filepath.Join(dir, "admin")
 	var stderr bytes.Buffer
@@ -174,6 +185,10 @@ func TestTheRealEnvoyAcceptsEveryGateway(t *testing.T) {
 			dir := t.TempDir()
 			if o.AccessLog != "" { // Envoy opens it
 				o.AccessLog = filepath.Join(dir, filepath.Base(o.AccessLog))
+			}
+			if filepath.IsAbs(o.PickerTLS) { // Envoy reads it
+				o.PickerTLS = filepath.Join(dir, filepath.Base(o.PickerTLS))
+				certificatetest.WriteFile(t, o.PickerTLS, certificatetest.NewAuthority(t).PEM)
 			}
 			bootstrap, err := WriteFiles(dir, o)
 			if err != nil {

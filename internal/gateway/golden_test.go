@@ -32,6 +32,7 @@ func gateways() map[string]Options {
 			Kind:            OverrideHost,
 			ListenAddress:   "[::]:8080",
 			PickerAddress:   "[fd00::9]:9002",
+			PickerTLS:       "/etc/berth/a \"b\"/ca.crt",
 			Endpoints:       pool,
 			RequestTrailers: true,
 			AccessLog:       "/var/log/envoy/a \"b\".log",
@@ -39,6 +40,7 @@ func gateways() map[string]Options {
 		"override-host-empty": {
 			ListenAddress:   "0.0.0.0:8080",
 			PickerAddress:   "berth.inference.svc.cluster.local:9002",
+			PickerTLS:       "/etc/berth/picker/ca.crt",
 			Fallbacks:       1,
 			BodyBufferLimit: 1 << 20,
 		},
@@ -47,6 +49,7 @@ func gateways() map[string]Options {
 			ListenAddress: "127.0.0.1:8080",
 			AdminAddress:  "[::1]:9901",
 			PickerAddress: "127.0.0.1:9002",
+			PickerTLS:     PickerTLSUnverified,
 			EndpointsFile: "/etc/berth/gateway/endpoints.yaml",
 			Endpoints:     pool,
 		},

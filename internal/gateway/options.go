@@ -23,6 +23,15 @@ const (
 	OriginalDst Kind = "original-dst"
 )
 
+// What Options.PickerTLS may be beside a file.
+const (
+	// PickerTLSOff is plain HTTP/2.
+	PickerTLSOff = "off"
+	// PickerTLSUnverified takes any certificate: nobody on the wire reads along,
+	// but whoever gets in between can be the picker.
+	PickerTLSUnverified = "unverified"
+)
+
 // MaxFallbacks is the largest number of endpoints that may follow the pick.
 const MaxFallbacks = 4
 
@@ -51,8 +60,15 @@ type Options struct {
 	AdminAddress string
 
 	// PickerAddress is the ip:port or name:port of the picker's ext_proc
-	// listener, without TLS. A name is resolved by DNS, again and again.
+	// listener. A name is resolved by DNS, again and again.
 	PickerAddress string
+
+	// PickerTLS is the TLS of the picker's ext_proc listener: PickerTLSOff, which
+	// is also what empty means; PickerTLSUnverified; or the absolute path, as
+	// Envoy will see it, of a file with the certificates of authorities (PEM). Then
+	// the picker's certificate must come from one of those and name the host of
+	// PickerAddress. Envoy reads the file when it starts.
+	PickerTLS string
 
 	// EndpointsFile is the path, as Envoy will see it, of the file that holds
 	// the endpoints; it ends in .yaml, by which Envoy tells its format. It must
@@ -114,6 +130,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Kind == "" {
 		o.Kind = OverrideHost
 	}
+	if o.PickerTLS == "" {
+		o.PickerTLS = PickerTLSOff
+	}
 	if o.BodyBufferLimit == 0 {
 		o.BodyBufferLimit = DefaultBodyBufferLimit
 	}
@@ -135,6 +154,10 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if _, err := parsePicker(o.PickerAddress); err != nil {
 		refuse("PickerAddress", o.PickerAddress, "must be ip:port or name:port with a port from 1 to 65535, IPv6 in brackets and without a zone")
+	}
+	if tls := o.PickerTLS; tls != PickerTLSOff && tls != PickerTLSUnverified && (!filepath.IsAbs(tls) || !printable(tls)) {
+		refuse("PickerTLS", tls, fmt.Sprintf("must be %s, %s, or the absolute and printable path of a file with certificates of authorities",
+			PickerTLSOff, PickerTLSUnverified))
 	}
 	if o.EndpointsFile != "" && (filepath.Ext(o.EndpointsFile) != ".yaml" || !printable(o.EndpointsFile)) {
 		refuse("EndpointsFile", o.EndpointsFile, "must be a printable path that ends in .yaml, or empty")

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"text/template"
 
 	"github.com/cespare/xxhash/v2"
@@ -34,6 +35,9 @@ func Bootstrap(o Options) ([]byte, error) {
 		Endpoints:    endpointViews(o.Endpoints),
 		Dynamic:      o.Kind == OverrideHost && o.EndpointsFile != "",
 		EndpointsDir: filepath.Dir(o.EndpointsFile),
+	}
+	if o.PickerTLS != PickerTLSOff {
+		v.PickerTLS = pickerTLS(picker, o.PickerTLS)
 	}
 	if o.AdminAddress != "" {
 		admin := socketOf(netip.MustParseAddrPort(o.AdminAddress))
@@ -65,16 +69,39 @@ func EndpointsFile(o Options) ([]byte, error) {
 	})
 }
 
-// bootstrapView is what envoy.yaml.tmpl shows. Listen and Endpoints stand in
-// front of the option of the same meaning.
+// bootstrapView is what envoy.yaml.tmpl shows. Listen, PickerTLS and Endpoints
+// stand in front of the option of the same meaning.
 type bootstrapView struct {
 	Options
 	Listen       socket
 	Admin        *socket
 	Picker       socket
+	PickerTLS    *tlsView
 	Endpoints    []endpointView
 	Dynamic      bool
 	EndpointsDir string
+}
+
+// tlsView is TLS to the picker.
+type tlsView struct {
+	// ServerName is what Envoy asks for; empty where the picker has no name.
+	ServerName string
+	// CAFile is empty where nothing is verified. Otherwise the certificate must
+	// name Name, of which the kind is SANType.
+	CAFile, SANType, Name string
+}
+
+func pickerTLS(picker socket, mode string) *tlsView {
+	v := &tlsView{SANType: "IP_ADDRESS", Name: picker.Host}
+	if picker.Name {
+		// The dot at the end of a full name is for DNS alone.
+		v.SANType, v.Name = "DNS", strings.TrimSuffix(picker.Host, ".")
+		v.ServerName = v.Name
+	}
+	if mode != PickerTLSUnverified {
+		v.CAFile = mode
+	}
+	return v
 }
 
 // endpointsView is what endpoints.yaml.tmpl shows.

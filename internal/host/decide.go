@@ -8,6 +8,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/policy"
@@ -40,6 +41,7 @@ type scratch struct {
 	screened screen.Result
 	evidence placement.Evidence
 	placed   placement.Result
+	document document
 }
 
 func newDecider(registry *pool.Registry, clock telemetry.Clock, rec *recorder, m *metrics) *decider {
@@ -97,6 +99,7 @@ func (d *decider) refusedByProtocol(req *extproc.Request, decision extproc.Decis
 		act:     d.active.Load(),
 		set:     d.registry.Set(),
 		request: req,
+		scratch: &scratch{},
 	}
 	refusal.DecisionID = c.id
 	d.recorder.refused(c, refusal)
@@ -147,6 +150,10 @@ func (d *decider) place(c *cycle) *extproc.Refusal {
 	return nil
 }
 
+// intentSource is the channel that the intent of a request comes from: this
+// version asks the request alone.
+const intentSource = "none"
+
 // readIntent reads what the request demands. This version decodes no routing
 // intent: a gateway that sends one states constraints that would go unmet, so
 // the request is refused.
@@ -169,6 +176,14 @@ func (d *decider) readIntent(c *cycle) *extproc.Refusal {
 		return refusal
 	}
 	c.facts = facts
+	switch {
+	case facts.API == request.Unknown && c.act.policy.Gateway.UnknownPaths == v1alpha1.UnknownPathRefuse:
+		return &extproc.Refusal{Status: 404, Reason: "path_unknown", Message: "the path is none of the inference APIs that are served here"}
+	case req.Tunnel:
+		c.facts.Unread = request.UnreadTunnel
+	case !req.BodySeen && facts.Unread == request.UnreadEmptyBody:
+		c.facts.Unread = request.UnreadNotShown
+	}
 	return nil
 }
 

@@ -189,7 +189,7 @@ func TestFallbacksFollowThePickAndAreAllScreened(t *testing.T) {
 	f.Finish(extproc.Outcome{Cause: extproc.Complete})
 }
 
-func TestTheDestinationAndItsHeadersStayShort(t *testing.T) {
+func TestHD7_TheDestinationAndItsHeadersStayShort(t *testing.T) {
 	r := newRig(t, "gateway: {fallbacks: 4}\nacknowledgement: {responseHeaders: full}\n")
 	specs := make([]pool.Spec, 1000)
 	for i := range specs {
@@ -212,7 +212,7 @@ func TestTheDestinationAndItsHeadersStayShort(t *testing.T) {
 }
 
 // The guard stands behind placement, whatever placement returns.
-func TestTheGuardRefusesWhatIsOutsideTheScreenedSet(t *testing.T) {
+func TestZ8_TheGuardRefusesWhatIsOutsideTheScreenedSet(t *testing.T) {
 	r := newRig(t, "")
 	r.update(endpoint(1, notReady), endpoint(2))
 	for name, ranked := range map[string][]int{
@@ -265,7 +265,7 @@ func TestHeadersThatWouldBeTrustedElsewhereAreCounted(t *testing.T) {
 }
 
 // What a client sends makes no series.
-func TestSeriesDoNotGrowWithWhatRequestsSay(t *testing.T) {
+func TestZ2_SeriesDoNotGrowWithWhatRequestsSay(t *testing.T) {
 	r := newRig(t, "ledger: {ring: 10}\n")
 	r.update(endpoint(1), endpoint(2, serving("m-7")))
 	series := func() int {
@@ -307,7 +307,7 @@ func TestSeriesDoNotGrowWithWhatRequestsSay(t *testing.T) {
 	}
 }
 
-func TestAScorerThatPanicsLeavesNoUnitBehind(t *testing.T) {
+func TestX23_AScorerThatPanicsLeavesNoUnitBehind(t *testing.T) {
 	r := newRig(t, "")
 	r.update(endpoint(1))
 	good := r.decider.active.Load()

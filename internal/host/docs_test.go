@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -25,7 +26,8 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	m.ledgerRecords.WithLabelValues("written").Inc()
 	m.policyInForce("sha256:0")
 	m.untrustedHeader("x-berth-intent")
-	m.heldBytes(func() int64 { return 0 })
+	m.follow(func() int64 { return 0 }, func() int { return 0 })
+	m.certificate(func() time.Time { return epoch })
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
@@ -44,6 +45,10 @@ type Options struct {
 	ConfigFile string
 	// Addresses to listen on; port 0 takes any free one.
 	ExtProcAddress, HealthAddress, MetricsAddress, AdminAddress string
+	// ExtProcTLS is the TLS of the ext_proc listener: TLSOff, TLSSelfSigned, or a
+	// directory with tls.crt and tls.key, which is followed. Empty is TLSOff. The
+	// other listeners have none.
+	ExtProcTLS string
 	// DecisionLog gets one line of JSON per ended request; nil writes none.
 	DecisionLog io.Writer
 	Log         *zap.Logger
@@ -71,11 +76,14 @@ type Host struct {
 
 	extprocL, healthL, metricsL, adminL net.Listener
 
-	// maxBody is limits.body at the start, which the gRPC server's limit follows.
-	maxBody int64
+	// listener is what the ext_proc listener goes by since the start.
+	listener policy.Listener
 
-	// watching is what reloads.
-	watching *task
+	// identity is the ext_proc listener's certificate; nil without TLS.
+	identity *identity
+
+	// watching is what reloads, certifying what follows the certificate.
+	watching, certifying *task
 	// mu orders reloads; feed and scraping are what a reload may restart.
 	mu       sync.Mutex
 	feed     *task
@@ -117,7 +125,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	h := &Host{
 		opts:     opts,
 		profiles: profiles,
-		maxBody:  p.Limits.Body,
+		listener: p.Limits.Listener,
 		pools:    pool.NewRegistry("", p.Telemetry.Mode == v1alpha1.TelemetryNone),
 	}
 	if opts.Buffered == nil {
@@ -125,6 +133,9 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	}
 	h.opts.Buffered(p.Limits.Buffered)
 	h.metrics = newMetrics(h.pools, opts.Clock)
+	if h.identity, err = newIdentity(opts.ExtProcTLS, h.metrics, opts.Log); err != nil {
+		return nil, err
+	}
 	if err := h.listen(); err != nil {
 		return nil, err
 	}
@@ -149,6 +160,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	h.scrape(p)
 	h.serve()
 	h.watching = start(ctx, h.watch)
+	h.certifying = start(ctx, h.identity.follow)
 	opts.Log.Info("serving",
 		zap.String("extproc", h.extprocL.Addr().String()), zap.String("health", h.healthL.Addr().String()),
 		zap.String("metrics", h.metricsL.Addr().String()), zap.String("admin", h.adminL.Addr().String()),
@@ -201,14 +213,6 @@ func (h *Host) closeListeners() {
 	}
 }
 
-// maxMessageOverhead is the room in one gRPC message beside a body: a gateway
-// that buffers sends the whole body in one message, with attributes.
-const maxMessageOverhead = 1 << 20
-
-// maxStreams is the number of requests in flight per gateway connection; one
-// stream lives as long as its request.
-const maxStreams = 1 << 20
-
 // Flow-control windows, bytes. All streams of a gateway share a few connections:
 // with gRPC's small default windows large uploads hold each other up, and small
 // requests behind them.
@@ -224,25 +228,32 @@ func (h *Host) serve() {
 		Clock:    h.opts.Clock,
 		Panicked: func(value any, stack []byte) {
 			h.metrics.panics.Inc()
-			h.opts.Log.Error("contained a fault", zap.Any("panic", value), zap.ByteString("stack", stack))
+			h.opts.Log.Error("contained a fault", zap.String("panic", fault(value)), zap.ByteString("stack", stack))
 		},
 		Refused: h.decider.refusedByProtocol,
+		Blind: func(mode string) {
+			h.opts.Log.Warn("the gateway does not show request bodies before a replica must be picked: "+
+				"requests are placed by their headers, and what their bodies say is not screened for", zap.String("requestBodyMode", mode))
+		},
 	})
-	h.grpc = grpc.NewServer(
-		grpc.MaxRecvMsgSize(int(h.maxBody)+maxMessageOverhead),
-		grpc.MaxConcurrentStreams(maxStreams),
+	l := h.listener
+	h.grpc = grpc.NewServer(append(h.identity.grpcOptions(),
+		extproc.GRPCOption(),
+		grpc.MaxRecvMsgSize(int(l.Message)),
+		grpc.MaxConcurrentStreams(uint32(l.StreamsPerConnection)),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connectionWindow),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-	)
-	h.metrics.heldBytes(h.extproc.Held)
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: l.KeepaliveInterval, Timeout: l.KeepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: l.GatewayInterval, PermitWithoutStream: true}),
+	)...)
+	h.metrics.follow(h.extproc.Held, h.extproc.Streams)
 	extprocv3.RegisterExternalProcessorServer(h.grpc, h.extproc)
 	h.health = health.NewServer()
 	h.healthz = grpc.NewServer()
 	healthv1.RegisterHealthServer(h.healthz, h.health)
 	// Gateways may also ask on the port that they use.
 	healthv1.RegisterHealthServer(h.grpc, h.health)
-	for _, service := range []string{"", "envoy.service.ext_proc.v3.ExternalProcessor"} {
+	for _, service := range healthServices {
 		h.health.SetServingStatus(service, healthv1.HealthCheckResponse_SERVING)
 	}
 
@@ -259,13 +270,33 @@ func (h *Host) serve() {
 	go func() { _ = h.adminH.Serve(h.adminL) }()
 }
 
+// healthServices are the names that health is asked by: of no service in
+// particular, of the one that gateways use, and those that the probes of GIE's
+// chart name.
+var healthServices = []string{
+	"", extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "inference-extension", "liveness", "readiness",
+}
+
+// fault describes what was panicked with. Only the runtime's own words are told:
+// another value may hold what a request said.
+func fault(value any) string {
+	if err, ok := value.(runtime.Error); ok {
+		return err.Error()
+	}
+	return fmt.Sprintf("a value of type %T", value)
+}
+
 // settings are what a new stream goes by.
 func (h *Host) settings() extproc.Settings {
 	p := h.decider.active.Load().policy
 	return extproc.Settings{
 		BodyLimit:        p.Limits.Body,
 		Buffered:         p.Limits.Buffered,
+		Streams:          p.Limits.Streams,
+		HeaderCount:      p.Limits.HeaderCount,
+		HeaderBytes:      p.Limits.HeaderBytes,
 		UploadIdle:       p.Limits.UploadIdle,
+		UploadTime:       p.Limits.UploadTime,
 		DecisionDeadline: p.Limits.DecisionDeadline,
 		PassTrailers:     p.Gateway.RequestTrailers == v1alpha1.TrailersPass,
 	}
@@ -318,6 +349,7 @@ func (h *Host) Stop() {
 	}
 	// First the one that may restart the others.
 	h.watching.stop()
+	h.certifying.stop()
 	h.mu.Lock()
 	h.feed.stop()
 	h.scraping.stop()

@@ -384,9 +384,13 @@ func TestAPickerServesReportsAndStops(t *testing.T) {
 	health := dial(t, r.HealthAddr())
 	defer health.Close()
 	for _, address := range []*grpc.ClientConn{health, conn} {
-		got, err := healthv1.NewHealthClient(address).Check(t.Context(), &healthv1.HealthCheckRequest{})
-		if err != nil || got.GetStatus() != healthv1.HealthCheckResponse_SERVING {
-			t.Errorf("health: %v, %v", got, err)
+		for _, service := range []string{
+			"", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension", "liveness", "readiness",
+		} {
+			got, err := healthv1.NewHealthClient(address).Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
+			if err != nil || got.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+				t.Errorf("health of %q: %v, %v", service, got, err)
+			}
 		}
 	}
 
@@ -536,7 +540,7 @@ func TestAPoolInTheConfigurationIsTakenOverToo(t *testing.T) {
 	eventually(t, "the pool file is followed on", func() bool { return address() == "127.0.0.1:19105" })
 }
 
-func TestStopDrains(t *testing.T) {
+func TestX24_StopDrains(t *testing.T) {
 	r := run(t, quiet+"limits: {drain: 1m}\n", poolDocument("19101"))
 	conn := dial(t, r.ExtProcAddr())
 	defer conn.Close()
@@ -562,7 +566,7 @@ func TestStopDrains(t *testing.T) {
 	}
 }
 
-func TestStopCutsWhatDoesNotEndInTime(t *testing.T) {
+func TestX24_StopCutsWhatDoesNotEndInTime(t *testing.T) {
 	r := run(t, quiet+"limits: {drain: 0s}\n", poolDocument("19101"))
 	conn := dial(t, r.ExtProcAddr())
 	defer conn.Close()
@@ -588,8 +592,8 @@ func TestStopCutsWhatDoesNotEndInTime(t *testing.T) {
 		}
 	}
 	for _, c := range half {
-		if _, err := c.stream.Recv(); status.Code(err) != codes.Unavailable {
-			t.Fatalf("a running response ended with %v, want Unavailable", err)
+		if _, err := c.stream.Recv(); status.Code(err) != codes.Canceled {
+			t.Fatalf("a running response ended with %v, want Canceled", err)
 		}
 	}
 	if n := strings.Count(r.records.String(), `"cause":"shutdown"`); n != each {
@@ -599,7 +603,7 @@ func TestStopCutsWhatDoesNotEndInTime(t *testing.T) {
 
 // What a prompt says is nobody's business: it is in no record, log line, metric,
 // report or refusal, whatever the body is like. Neither are credentials.
-func TestPromptsAndCredentialsStayWhereTheyAre(t *testing.T) {
+func TestZ3_Z4_PromptsAndCredentialsStayWhereTheyAre(t *testing.T) {
 	const canary = "CANARY-5f2b"
 	bodies := []string{
 		`{"model":"m","messages":[{"role":"user","content":"CANARY-5f2b"}]}`,

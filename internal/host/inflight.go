@@ -7,6 +7,8 @@ import (
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/ledger"
+	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/screen"
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -32,15 +34,22 @@ type inFlight struct {
 	// screened are the slots that the request may be served by. They are those
 	// of set, whatever the pool has become since.
 	screened screen.Members
-	// order is the pick and its fallbacks.
-	order []*pool.Endpoint
-	unit  pool.Unit
-	// record is what is known so far; it is never changed, only replaced.
-	record *v1alpha1.Decision
+	// order is the pick and its fallbacks; destination names them.
+	order       []*pool.Endpoint
+	destination string
+	unit        pool.Unit
+	// What acknowledgements tell of the decision: candidates is how many members
+	// the screen left, removed how many each class excluded.
+	id         string
+	rung       placement.Rung
+	candidates int
+	removed    [screen.NumClasses]int
+	record     *ledger.Record
 
-	completeAt, firstByteAt telemetry.Instant
-	served                  extproc.Served
-	acted                   acted
+	decidedAt, completeAt, firstByteAt telemetry.Instant
+
+	served extproc.Served
+	acted  acted
 	// servedBy is nil until a member of the pool is reported to have answered.
 	servedBy *pool.Endpoint
 }
@@ -48,32 +57,45 @@ type inFlight struct {
 var _ extproc.Decision = (*inFlight)(nil)
 
 // newInFlight takes the unit at the pick.
-func newInFlight(c *cycle, d *decider, record *v1alpha1.Decision) *inFlight {
+func newInFlight(c *cycle, d *decider) *inFlight {
 	f := &inFlight{
 		decider:    d,
 		act:        c.act,
 		set:        c.set,
 		screened:   slices.Clone(c.screened.Members()),
 		order:      make([]*pool.Endpoint, len(c.placed.Ranked)),
-		record:     record,
+		id:         c.id,
+		rung:       c.placed.Rung,
+		candidates: len(c.screened.Slots),
+		removed:    c.screened.Removed,
+		decidedAt:  c.now,
 		completeAt: c.request.CompleteAt,
 		acted:      unreported,
 	}
 	for i := range f.order {
 		f.order[i] = c.ranked(i)
 	}
+	f.destination = addresses(f.order)
 	f.unit = f.order[0].Take(c.now)
 	d.metrics.inFlight.Inc()
 	return f
 }
 
 // Destination implements extproc.Decision.
-func (f *inFlight) Destination() string {
-	if len(f.order) == 1 {
-		return f.order[0].Destination
+func (f *inFlight) Destination() string { return f.destination }
+
+// addresses joins the pick and its fallbacks as gateways read them.
+func addresses(order []*pool.Endpoint) string {
+	if len(order) == 1 {
+		return order[0].Destination
+	}
+	size := len(order) - 1
+	for _, e := range order {
+		size += len(e.Destination)
 	}
 	var b strings.Builder
-	for i, e := range f.order {
+	b.Grow(size)
+	for i, e := range order {
 		if i > 0 {
 			b.WriteByte(',')
 		}
@@ -84,24 +106,25 @@ func (f *inFlight) Destination() string {
 
 // RequestHeaders implements extproc.Decision.
 func (f *inFlight) RequestHeaders() []extproc.Header {
-	return []extproc.Header{{Name: "x-berth-decision", Value: f.record.ID}}
+	return []extproc.Header{{Name: "x-berth-decision", Value: f.id}}
 }
 
 // Acknowledgement implements extproc.Decision.
 func (f *inFlight) Acknowledgement() []extproc.Member {
-	r := f.record
-	members := make([]extproc.Member, 0, 10+len(r.ScreenedOut))
+	members := make([]extproc.Member, 0, 10)
 	members = append(members,
 		extproc.Text("version", v1alpha1.Version),
-		extproc.Text("decision", r.ID),
-		extproc.Text("rung", r.Rung),
-		extproc.Text("policy", r.Versions.Policy),
-		extproc.Number("candidates", float64(r.Screened)),
-		extproc.Text("intentSource", r.Intent.Source),
+		extproc.Text("decision", f.id),
+		extproc.Text("rung", f.rung.String()),
+		extproc.Text("policy", f.act.policy.Digest),
+		extproc.Number("candidates", float64(f.candidates)),
+		extproc.Text("intentSource", intentSource),
 		extproc.Text("recommended", f.order[0].Destination),
 	)
-	for class, n := range r.ScreenedOut {
-		members = append(members, extproc.Number("screenedOut."+class, float64(n)))
+	for class, n := range f.removed {
+		if n > 0 {
+			members = append(members, extproc.Number("screenedOut."+screen.Class(class).String(), float64(n)))
+		}
 	}
 	if f.served.At != 0 {
 		members = append(members, extproc.Text("acted", string(f.acted)))
@@ -110,6 +133,12 @@ func (f *inFlight) Acknowledgement() []extproc.Member {
 		}
 	}
 	return members
+}
+
+// acknowledgement is the record's, as far as the decision alone tells it.
+func (f *inFlight) acknowledgement() v1alpha1.Acknowledgement {
+	at := f.decidedAt.Time()
+	return v1alpha1.Acknowledgement{RecommendedAt: &at}
 }
 
 // Served implements extproc.Decision.
@@ -130,7 +159,7 @@ func (f *inFlight) Served(s extproc.Served) *extproc.Refusal {
 		Status:     502,
 		Reason:     "served_outside",
 		Message:    "the gateway took the response from outside the endpoints that the request may use",
-		DecisionID: f.record.ID,
+		DecisionID: f.id,
 	}
 }
 
@@ -187,10 +216,10 @@ func (f *inFlight) ResponseHeaders() []extproc.Header {
 		return nil
 	}
 	headers := []extproc.Header{
-		{Name: "x-berth-decision", Value: f.record.ID},
-		{Name: "x-berth-rung", Value: f.record.Rung},
+		{Name: "x-berth-decision", Value: f.id},
+		{Name: "x-berth-rung", Value: f.rung.String()},
 		{Name: "x-berth-acted", Value: string(f.acted)},
-		{Name: "x-berth-policy", Value: f.record.Versions.Policy},
+		{Name: "x-berth-policy", Value: f.act.policy.Digest},
 	}
 	if verbosity == v1alpha1.ResponseHeadersFull && f.servedBy != nil {
 		headers = append(headers, extproc.Header{Name: "x-berth-replica", Value: f.servedBy.Name})

@@ -103,7 +103,7 @@ func TestWhatTheGatewayActedOn(t *testing.T) {
 			if got := r.sample("berth_acknowledgements_total", string(tt.acted)); got != 1 {
 				t.Errorf("%s was counted %v times, want once", tt.acted, got)
 			}
-			rec, ok := r.ledger.Find(f.record.ID)
+			rec, ok := r.ledger.Find(f.id)
 			if !ok || rec.Acknowledgement.Acted != string(tt.acted) || rec.Acknowledgement.Served != tt.by {
 				t.Errorf("record says %+v", rec)
 			}
@@ -130,7 +130,7 @@ func TestAViolationIsRefusedWherePolicySaysSo(t *testing.T) {
 		if (refusal != nil) != refuse {
 			t.Errorf("served by %q: refused %t, want %t", address, refusal != nil, refuse)
 		}
-		if refusal != nil && (refusal.Status != 502 || refusal.Reason != "served_outside" || refusal.DecisionID != f.record.ID) {
+		if refusal != nil && (refusal.Status != 502 || refusal.Reason != "served_outside" || refusal.DecisionID != f.id) {
 			t.Errorf("refused with %+v", refusal)
 		}
 		if got := r.sample("berth_refusals_total", "served_outside"); (got == 1) != refuse {
@@ -207,7 +207,7 @@ func TestLatencyIsLearntFromCompleteAnswersOfReplicas(t *testing.T) {
 }
 
 // A request whose stream breaks off asks for a scrape of where it was.
-func TestABrokenRequestWakesTheScraper(t *testing.T) {
+func TestR2_ABrokenRequestWakesTheScraper(t *testing.T) {
 	for cause, want := range map[extproc.Cause]bool{
 		extproc.Complete: false, extproc.ClientDisconnect: false, extproc.Shutdown: false,
 		extproc.Aborted: true, extproc.UpstreamError: true, extproc.GatewayTimeout: true,

@@ -103,11 +103,17 @@ func (m *metrics) finished(a acted, c extproc.Cause) {
 	m.outcomes.WithLabelValues(string(c)).Inc()
 }
 
-// heldBytes shows how many bytes of request bodies are held.
-func (m *metrics) heldBytes(held func() int64) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "berth_buffered_bytes", Help: "Bytes of request bodies that are held until their requests are decided.",
-	}, func() float64 { return float64(held()) }))
+// follow shows what the protocol layer holds now: bytes of request bodies, and
+// streams.
+func (m *metrics) follow(held func() int64, streams func() int) {
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "berth_buffered_bytes", Help: "Bytes of request bodies that are held until their requests are decided.",
+		}, func() float64 { return float64(held()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "berth_streams", Help: "Streams of gateways that are open, one per request.",
+		}, func() float64 { return float64(streams()) }),
+	)
 }
 
 // scraped counts one scrape.

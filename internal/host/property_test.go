@@ -381,7 +381,7 @@ func responseMessage(plan ending, offered []string) *extprocv3.ProcessingRequest
 func service(t testing.TB, server *extproc.Server) (client extprocv3.ExternalProcessorClient, stop func()) {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
-	g := grpc.NewServer()
+	g := grpc.NewServer(extproc.GRPCOption())
 	extprocv3.RegisterExternalProcessorServer(g, server)
 	served := make(chan struct{})
 	go func() { defer close(served); _ = g.Serve(listener) }()
@@ -463,7 +463,10 @@ func TestUnitsAndScreeningHoldWhateverHappens(t *testing.T) {
 		server := extproc.NewServer(extproc.Options{
 			Decider: j, Clock: r.clock.read,
 			Settings: func() extproc.Settings {
-				return extproc.Settings{BodyLimit: 1 << 20, UploadIdle: time.Hour, DecisionDeadline: time.Hour}
+				return extproc.Settings{
+					BodyLimit: 1 << 20, Buffered: 1 << 30, Streams: 1 << 20, HeaderCount: 1000, HeaderBytes: 1 << 20,
+					UploadIdle: time.Hour, UploadTime: time.Hour, DecisionDeadline: time.Hour,
+				}
 			},
 			Panicked: func(v any, _ []byte) {
 				if text, ok := v.(string); !ok || !strings.HasPrefix(text, "planned") {

@@ -36,17 +36,15 @@ func (r *recorder) placed(c *cycle, d *decider) *inFlight {
 	for i := 1; i < len(c.placed.Ranked); i++ {
 		rec.Fallbacks = append(rec.Fallbacks, c.ranked(i).Name)
 	}
-	at := c.now.Time()
-	rec.Acknowledgement.RecommendedAt = &at
-	f := newInFlight(c, d, rec)
-	r.ledger.Open(rec)
+	f := newInFlight(c, d)
+	rec.Acknowledgement = f.acknowledgement()
+	f.record = r.ledger.Open(rec)
 	return f
 }
 
 // finished completes the record of a placed request.
 func (r *recorder) finished(f *inFlight, o extproc.Outcome) {
-	rec := *f.record
-	ack := &rec.Acknowledgement
+	ack := f.acknowledgement()
 	ack.Acted = string(f.acted)
 	ack.Attempts = f.served.Attempts
 	if f.served.At != 0 {
@@ -59,45 +57,57 @@ func (r *recorder) finished(f *inFlight, o extproc.Outcome) {
 	case f.served.ByReplica():
 		ack.ServedAddress = f.served.Address
 	}
-	rec.Outcome = &v1alpha1.Outcome{
+	out := v1alpha1.Outcome{
 		EndedAt:      o.At.Time(),
 		Status:       f.served.Status,
 		Cause:        string(o.Cause),
+		Seen:         string(o.Seen),
+		ErrorCode:    o.Answer.ErrorCode,
 		Duration:     o.At.Sub(f.completeAt).Seconds(),
 		RequestBytes: o.RequestBytes,
 	}
 	if !f.served.ByReplica() {
-		rec.Outcome.Details = f.served.Details
+		out.Details = f.served.Details
 	}
 	if o.ResponseSeen {
-		rec.Outcome.ResponseBytes = &o.ResponseBytes
-	}
-	rec.Outcome.ErrorCode = o.Answer.ErrorCode
-	if o.ResponseSeen {
-		rec.Outcome.InputTokens = stated(o.Answer.Input)
-		rec.Outcome.OutputTokens = stated(o.Answer.Output)
-		rec.Outcome.CachedTokens = stated(o.Answer.Cached)
+		out.ResponseBytes = &o.ResponseBytes
+		out.InputTokens = stated(&o.Answer.Input)
+		out.OutputTokens = stated(&o.Answer.Output)
+		out.CachedTokens = stated(&o.Answer.Cached)
 	}
 	if f.firstByteAt != 0 {
 		ttft := f.firstByteAt.Sub(f.completeAt).Seconds()
-		rec.Outcome.TTFT = &ttft
+		out.TTFT = &ttft
 	}
-	f.record = &rec
-	r.ledger.Close(&rec)
+	r.ledger.End(f.record, &ack, &out)
 }
 
 // stated is nil for a count that was not stated.
-func stated(count int64) *int64 {
-	if count < 0 {
+func stated(count *int64) *int64 {
+	if *count < 0 {
 		return nil
 	}
-	return &count
+	return count
 }
 
-// describe renders what a cycle saw, as far as it came.
+// document is the memory that records are made in: one serves many, one after the
+// other, since the ledger keeps none.
+type document struct {
+	v1alpha1.Decision
+	candidates []v1alpha1.Candidate
+	// What candidates point to.
+	numbers  []float64
+	ages     []int64
+	readings []v1alpha1.FieldEvidence
+	scores   []*float64
+}
+
+// describe renders what a cycle saw, as far as it came. The record is good until
+// the cycle's memory is used again.
 func describe(c *cycle) *v1alpha1.Decision {
 	req := c.request
-	rec := &v1alpha1.Decision{
+	rec := &c.document.Decision
+	*rec = v1alpha1.Decision{
 		Version: v1alpha1.Version,
 		Kind:    "Decision",
 		ID:      c.id,
@@ -106,7 +116,7 @@ func describe(c *cycle) *v1alpha1.Decision {
 		Path:    "native",
 		Key:     strconv.FormatUint(c.key, 16),
 		Members: len(c.set.Endpoints),
-		Intent:  v1alpha1.IntentFacts{Source: "none", Model: c.facts.Model},
+		Intent:  v1alpha1.IntentFacts{Source: intentSource, Model: c.facts.Model},
 		Request: v1alpha1.RequestFacts{
 			RequestID:   req.RequestID,
 			API:         c.facts.API.String(),
@@ -116,12 +126,16 @@ func describe(c *cycle) *v1alpha1.Decision {
 			PromptBytes: c.facts.Prompt.End - c.facts.Prompt.Start,
 			Unread:      c.facts.Unread,
 		},
+		Fields:     rec.Fields[:0],
+		Scorers:    rec.Scorers[:0],
 		Candidates: []v1alpha1.Candidate{},
+		Fallbacks:  rec.Fallbacks[:0],
 		Replayable: true,
 		Versions: v1alpha1.Versions{
-			Schema: v1alpha1.Version,
-			Policy: c.act.policy.Digest,
-			Build:  version.Version,
+			Schema:   v1alpha1.Version,
+			Policy:   c.act.policy.Digest,
+			Build:    version.Version,
+			Profiles: rec.Versions.Profiles[:0],
 		},
 	}
 	if req.Subset != nil {
@@ -173,7 +187,8 @@ func describeCandidates(c *cycle, rec *v1alpha1.Decision) {
 			" members, more than the record may list (ledger.candidates: " + strconv.Itoa(bound) + ")"
 		return
 	}
-	rec.Candidates = make([]v1alpha1.Candidate, len(members))
+	c.document.candidates = slices.Grow(c.document.candidates[:0], len(members))[:len(members)]
+	rec.Candidates = c.document.candidates
 	for slot, e := range members {
 		rec.Candidates[slot] = v1alpha1.Candidate{Replica: e.Name, Address: e.Destination}
 		if class := c.screened.Fate[slot]; class != screen.Kept {
@@ -189,14 +204,12 @@ func describeCandidates(c *cycle, rec *v1alpha1.Decision) {
 }
 
 func describePlacement(c *cycle, rec *v1alpha1.Decision) {
+	doc := &c.document
 	rows, fields, scorers := c.evidence.Len(), len(rec.Fields), len(c.placed.Scores)
-	// One block of memory for what would otherwise be dozens of small ones.
-	block := evidenceBlock{
-		readings: make([]v1alpha1.FieldEvidence, 0, rows*fields),
-		scores:   make([]*float64, 0, rows*scorers),
-		numbers:  make([]float64, 0, rows*(1+2*fields+scorers)),
-		ages:     make([]int64, 0, rows*fields),
-	}
+	doc.readings = slices.Grow(doc.readings[:0], rows*fields)
+	doc.scores = slices.Grow(doc.scores[:0], rows*scorers)
+	doc.numbers = slices.Grow(doc.numbers[:0], rows*(1+2*fields+scorers))
+	doc.ages = slices.Grow(doc.ages[:0], rows*fields)
 	for row, slot := range c.screened.Slots {
 		cand := &rec.Candidates[slot]
 		cand.Last = c.evidence.Last[row]
@@ -204,61 +217,52 @@ func describePlacement(c *cycle, rec *v1alpha1.Decision) {
 		cand.Pending = c.evidence.Pending[row]
 		cand.Total = c.placed.Total[row]
 		if l := c.evidence.Latency[row]; !math.IsNaN(l) {
-			cand.Latency = block.number(l)
+			cand.Latency = doc.number(l)
 		}
-		from := len(block.readings)
+		from := len(doc.readings)
 		snapshot := c.set.Endpoints[slot].Snapshot()
 		for i := range placement.LoadFields {
 			if c.placed.Uses[i] != placement.Unused {
-				block.reading(c, snapshot, i, row)
+				doc.reading(c, snapshot, i, row)
 			}
 		}
-		cand.Readings = block.readings[from:len(block.readings):len(block.readings)]
-		from = len(block.scores)
+		cand.Readings = doc.readings[from:len(doc.readings):len(doc.readings)]
+		from = len(doc.scores)
 		for _, column := range c.placed.Scores {
 			var score *float64
 			if v := column[row]; !math.IsNaN(v) {
-				score = block.number(v)
+				score = doc.number(v)
 			}
-			block.scores = append(block.scores, score)
+			doc.scores = append(doc.scores, score)
 		}
-		cand.Scores = block.scores[from:len(block.scores):len(block.scores)]
+		cand.Scores = doc.scores[from:len(doc.scores):len(doc.scores)]
 	}
 	for place, row := range c.placed.Ranked {
 		rec.Candidates[c.screened.Slots[row]].Rank = place + 1
 	}
 }
 
-// evidenceBlock is the memory of one record's candidates. It never grows: a
-// pointer into it stays good.
-type evidenceBlock struct {
-	readings []v1alpha1.FieldEvidence
-	scores   []*float64
-	numbers  []float64
-	ages     []int64
-}
-
-func (b *evidenceBlock) number(v float64) *float64 {
-	b.numbers = append(b.numbers, v)
-	return &b.numbers[len(b.numbers)-1]
+func (doc *document) number(v float64) *float64 {
+	doc.numbers = append(doc.numbers, v)
+	return &doc.numbers[len(doc.numbers)-1]
 }
 
 // reading describes a load field at a row. The snapshot may be newer than what
 // was gathered; it is asked for the age alone.
-func (b *evidenceBlock) reading(c *cycle, s *telemetry.Snapshot, field, row int) {
+func (doc *document) reading(c *cycle, s *telemetry.Snapshot, field, row int) {
 	state := c.evidence.Load[field].State[row]
 	value := c.evidence.Load[field].Value[row]
 	ev := v1alpha1.FieldEvidence{State: state.String()}
 	if state == telemetry.Fresh || state == telemetry.Stale {
-		ev.Value = b.number(value)
+		ev.Value = doc.number(value)
 		if s != nil {
 			age := c.now.Sub(s.Readings[placement.LoadFields[field]].ObservedAt)
-			b.ages = append(b.ages, int64(max(age, 0)/time.Millisecond))
-			ev.AgeMillis = &b.ages[len(b.ages)-1]
+			doc.ages = append(doc.ages, int64(max(age, 0)/time.Millisecond))
+			ev.AgeMillis = &doc.ages[len(doc.ages)-1]
 		}
 	}
 	if estimates := c.placed.Estimate[field]; estimates != nil && (state != telemetry.Fresh || estimates[row] != value) {
-		ev.Estimate = b.number(estimates[row])
+		ev.Estimate = doc.number(estimates[row])
 	}
-	b.readings = append(b.readings, ev)
+	doc.readings = append(doc.readings, ev)
 }

@@ -59,6 +59,16 @@ func anonymous(d *v1alpha1.Decision) *v1alpha1.Decision {
 	return &clone
 }
 
+// recordOf reads back what was recorded of a request.
+func (r *rig) recordOf(f *inFlight) *v1alpha1.Decision {
+	r.t.Helper()
+	rec, ok := r.ledger.Find(f.id)
+	if !ok {
+		r.t.Fatalf("no record of decision %s", f.id)
+	}
+	return rec
+}
+
 // TestARecordHoldsWholeDecisions follows one request through its record: five
 // replicas, of which one is outside the subset, one not ready, one idle, one
 // loaded with what was picked since its page, and one whose page is stale.
@@ -78,7 +88,7 @@ func TestARecordHoldsWholeDecisions(t *testing.T) {
 	req.Subset = screen.SplitSubset("10.0.0.1:8000,10.0.0.2:8000,10.0.0.3:8000,10.0.0.4:8000")
 	req.RequestID = "client-7"
 	f := r.place(req)
-	running, _ := r.ledger.Find(f.record.ID)
+	running := r.recordOf(f)
 	golden(t, "record-running.json", anonymous(running))
 
 	r.clock.pass(300 * time.Millisecond)
@@ -86,14 +96,12 @@ func TestARecordHoldsWholeDecisions(t *testing.T) {
 	f.FirstByte(r.clock.read())
 	r.clock.pass(time.Second)
 	f.Finish(extproc.Outcome{
-		At: r.clock.read(), Cause: extproc.Complete, RequestBytes: 60, ResponseBytes: 1234, ResponseSeen: true,
+		Seen: extproc.SeenWhole,
+		At:   r.clock.read(), Cause: extproc.Complete, RequestBytes: 60, ResponseBytes: 1234, ResponseSeen: true,
 		Answer: response.Facts{Input: 20, Output: 5, Cached: -1},
 	})
-	ended, _ := r.ledger.Find(f.record.ID)
+	ended := r.recordOf(f)
 	golden(t, "record-ended.json", anonymous(ended))
-	if running.Outcome != nil {
-		t.Error("the running record was changed in place")
-	}
 }
 
 func TestARecordOfARefusalSaysWhatRemovedWhom(t *testing.T) {
@@ -105,6 +113,45 @@ func TestARecordOfARefusalSaysWhatRemovedWhom(t *testing.T) {
 		t.Fatal("no record")
 	}
 	golden(t, "record-refused.json", anonymous(rec))
+}
+
+// Records are made in memory that other requests have used.
+func TestARecordHoldsNothingOfTheOneBefore(t *testing.T) {
+	line := func(before ...func(*rig)) string {
+		r := newRig(t, "gateway: {fallbacks: 2}\n")
+		used := new(scratch)
+		r.decider.scratch.New = func() any { return used }
+		r.update(endpoint(1), endpoint(2), endpoint(3))
+		for _, f := range before {
+			f(r)
+		}
+		r.update(endpoint(1), endpoint(2, notReady))
+		r.publish("r1", load{1, -1, 0.5}, time.Second)
+		f := r.place(r.chat("m"))
+		defer f.Finish(extproc.Outcome{Cause: extproc.Complete})
+		text, err := json.Marshal(anonymous(r.recordOf(f)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	after := line(func(r *rig) {
+		for _, name := range []string{"r1", "r2"} {
+			r.publish(name, load{2, 3, 0.25}, time.Second)
+		}
+		r.publish("r3", load{2, 3, 0.25}, time.Second, func(s *telemetry.Snapshot) { s.Profile = "another" })
+		req := r.chat("m")
+		req.Subset = screen.SplitSubset("10.0.0.1:8000,10.0.0.2:8000,10.0.0.3:8000")
+		req.RequestID = "another's"
+		r.place(req).Finish(extproc.Outcome{Cause: extproc.Complete})
+	}, func(r *rig) {
+		if _, refusal := r.decider.Decide(r.request("not JSON")); refusal == nil {
+			t.Fatal("the request before was not refused")
+		}
+	})
+	if alone := line(); after != alone {
+		t.Errorf("after others\n%s\nalone\n%s", after, alone)
+	}
 }
 
 // unstated is what is known of an answer that said nothing of itself.
@@ -151,7 +198,7 @@ func TestTheEndOfARecordSaysHowItEnded(t *testing.T) {
 			r.clock.pass(1500 * time.Millisecond)
 			tt.out.At = r.clock.read()
 			f.Finish(tt.out)
-			rec, _ := r.ledger.Find(f.record.ID)
+			rec := r.recordOf(f)
 			tt.want.EndedAt, tt.want.Duration = epoch.Add(1500*time.Millisecond), 1.5
 			tt.ack.RecommendedAt = rec.Acknowledgement.RecommendedAt
 			if tt.served != nil {
@@ -170,14 +217,14 @@ func TestARecordOfALargePoolSaysThatItCannotBeReplayed(t *testing.T) {
 	r := newRig(t, "ledger: {candidates: 2}\n")
 	r.update(endpoint(1), endpoint(2))
 	f := r.place(r.chat("m"))
-	if !f.record.Replayable || len(f.record.Candidates) != 2 {
-		t.Errorf("2 members: replayable %t with %d candidates, want both", f.record.Replayable, len(f.record.Candidates))
+	if rec := r.recordOf(f); !rec.Replayable || len(rec.Candidates) != 2 {
+		t.Errorf("2 members: replayable %t with %d candidates, want both", rec.Replayable, len(rec.Candidates))
 	}
 	f.Finish(extproc.Outcome{})
 	r.update(endpoint(1), endpoint(2), endpoint(3))
 	f = r.place(r.chat("m"))
 	defer f.Finish(extproc.Outcome{})
-	rec := f.record
+	rec := r.recordOf(f)
 	if rec.Replayable || len(rec.Candidates) != 0 || rec.Members != 3 || rec.Screened != 3 || rec.Pick == "" {
 		t.Errorf("3 members: replayable %t, %d candidates, %d of %d screened, pick %q",
 			rec.Replayable, len(rec.Candidates), rec.Screened, rec.Members, rec.Pick)
@@ -292,21 +339,13 @@ func TestARecordIsEnoughToDecideAgain(t *testing.T) {
 			return
 		}
 		f := d.(*inFlight)
-		// What is written to a log is what is read back from it.
-		line, err := json.Marshal(f.record)
-		if err != nil {
-			rt.Fatal(err)
-		}
-		rec := &v1alpha1.Decision{}
-		if err := json.Unmarshal(line, rec); err != nil {
-			rt.Fatal(err)
-		}
+		rec := r.recordOf(f)
 		order, rung, err := replay(rec, r.decider.active.Load().plan, fallbacks)
 		if err != nil {
 			rt.Fatal(err)
 		}
 		if want := append([]string{rec.Pick}, rec.Fallbacks...); fmt.Sprint(order) != fmt.Sprint(want) || rung != rec.Rung {
-			rt.Fatalf("replayed as %s %v, was %s %v\n%s", rung, order, rec.Rung, want, line)
+			rt.Fatalf("replayed as %s %v, was %s %v\n%+v", rung, order, rec.Rung, want, rec)
 		}
 		rungs[rung]++
 	})

@@ -134,9 +134,9 @@ func (h *Host) reload(p *policy.Policy) error {
 			return err
 		}
 	}
-	if p.Limits.Body > h.maxBody {
-		h.opts.Log.Warn("limits.body was raised above what it was at the start: for bodies that the gateway buffers, it acts after a restart",
-			zap.Int64("body", p.Limits.Body), zap.Int64("atStart", h.maxBody))
+	if p.Limits.Listener != h.listener {
+		h.opts.Log.Warn("limits.message, limits.streamsPerConnection and limits.keepalive act after a restart: they differ from what they were at the start",
+			zap.Any("now", p.Limits.Listener), zap.Any("atStart", h.listener))
 	}
 	h.ledger.SetLimit(p.Ledger.Ring)
 	if p.Limits.Buffered != was.Limits.Buffered {

@@ -5,18 +5,21 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 )
 
-// appendDecision appends the JSON of a record, byte for byte what encoding/json
-// makes of it. A line is written for every request, with dozens of members per
+// This file writes the JSON of a record, byte for byte what encoding/json makes of
+// the document. A line is written for every request, with dozens of members per
 // candidate, and reflection over them was the largest part of what a request
 // cost. A test compares the two over random records, so that a member added to
 // the document and not here is found.
-func appendDecision(b []byte, d *v1alpha1.Decision) ([]byte, error) {
-	o := object{b: append(b, '{')}
+
+// decided appends the members that are known when the request is decided, up to
+// those that its end changes.
+func (o *object) decided(d *v1alpha1.Decision) {
 	o.text("version", d.Version)
 	o.text("kind", d.Kind)
 	o.text("id", d.ID)
@@ -76,16 +79,22 @@ func appendDecision(b []byte, d *v1alpha1.Decision) ([]byte, error) {
 	}
 	o.boolean("replayable", d.Replayable)
 	o.optionalText("notReplayable", d.NotReplayable)
-	o.acknowledgement(&d.Acknowledgement)
-	o.outcome(d.Outcome)
+}
+
+// ended appends the members that the end of the request changes.
+func (o *object) ended(a *v1alpha1.Acknowledgement, out *v1alpha1.Outcome) {
+	o.acknowledgement(a)
+	o.outcome(out)
+}
+
+// versions appends the last member.
+func (o *object) versions(v *v1alpha1.Versions) {
 	o.open("versions")
-	o.text("schema", d.Versions.Schema)
-	o.text("policy", d.Versions.Policy)
-	o.text("build", d.Versions.Build)
-	o.names("profiles", d.Versions.Profiles)
+	o.text("schema", v.Schema)
+	o.text("policy", v.Policy)
+	o.text("build", v.Build)
+	o.names("profiles", v.Profiles)
 	o.close()
-	o.close()
-	return o.b, o.err
 }
 
 func (o *object) candidates(candidates []v1alpha1.Candidate) {
@@ -160,6 +169,7 @@ func (o *object) outcome(out *v1alpha1.Outcome) {
 	o.time("endedAt", out.EndedAt)
 	o.optionalInteger("status", int64(out.Status))
 	o.text("cause", out.Cause)
+	o.text("seen", out.Seen)
 	o.optionalInteger("errorCode", int64(out.ErrorCode))
 	o.optionalText("details", out.Details)
 	o.optionalNumber("ttft", out.TTFT)
@@ -189,14 +199,15 @@ type object struct {
 }
 
 func (o *object) key(name string) {
-	switch o.b[len(o.b)-1] {
+	b := o.b
+	switch b[len(b)-1] {
 	case '{', '[':
+		b = append(b, '"')
 	default:
-		o.b = append(o.b, ',')
+		b = append(b, ',', '"')
 	}
-	o.b = append(o.b, '"')
-	o.b = append(o.b, name...)
-	o.b = append(o.b, '"', ':')
+	b = append(b, name...)
+	o.b = append(b, '"', ':')
 }
 
 func (o *object) open(name string) {
@@ -232,11 +243,18 @@ func (o *object) optionalText(name, value string) {
 	}
 }
 
+// plain tells the bytes that encoding/json writes as they are.
+var plain = func() (is [256]bool) {
+	for c := ' '; c <= '~'; c++ {
+		is[c] = !strings.ContainsRune(`"\<>&`, c)
+	}
+	return is
+}()
+
 // quote leaves everything but plain text to encoding/json.
 func (o *object) quote(s string) {
 	for i := range len(s) {
-		switch c := s[i]; {
-		case c < ' ', c > '~', c == '"', c == '\\', c == '<', c == '>', c == '&':
+		if !plain[s[i]] {
 			quoted, err := json.Marshal(s)
 			if err != nil {
 				o.err = err
@@ -245,9 +263,9 @@ func (o *object) quote(s string) {
 			return
 		}
 	}
-	o.b = append(o.b, '"')
-	o.b = append(o.b, s...)
-	o.b = append(o.b, '"')
+	b := append(o.b, '"')
+	b = append(b, s...)
+	o.b = append(b, '"')
 }
 
 func (o *object) integer(name string, value int64) {

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"encoding/json"
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -22,12 +23,26 @@ func TestALineIsWhatEncodingJSONMakesOfTheRecord(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := appendDecision(nil, d)
-		if err != nil {
+		r := newRecord(d, new([]byte))
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if got := r.appendLine(nil); string(got) != string(want) {
+			t.Fatalf("wrote\n%s\nencoding/json writes\n%s", got, want)
+		}
+		if _, err := r.decode(); err != nil {
+			t.Fatalf("cannot be read back: %v\n%s", err, want)
+		}
+
+		// Another end, as it is written when the request has ended.
+		draw(t, reflect.ValueOf(&d.Acknowledgement).Elem())
+		draw(t, reflect.ValueOf(&d.Outcome).Elem())
+		if want, err = json.Marshal(d); err != nil {
 			t.Fatal(err)
 		}
-		if string(got) != string(want) {
-			t.Fatalf("wrote\n%s\nencoding/json writes\n%s", got, want)
+		r.end(encodeEnding(&d.Acknowledgement, d.Outcome, new([]byte)))
+		if got := r.appendLine(nil); string(got) != string(want) {
+			t.Fatalf("ended as\n%s\nencoding/json writes\n%s", got, want)
 		}
 	})
 }
@@ -48,6 +63,7 @@ func draw(t *rapid.T, v reflect.Value) {
 			draw(t, v.Field(i))
 		}
 	case reflect.Pointer:
+		v.SetZero()
 		if rapid.Bool().Draw(t, "present") {
 			v.Set(reflect.New(v.Type().Elem()))
 			draw(t, v.Elem())
@@ -76,11 +92,19 @@ func draw(t *rapid.T, v reflect.Value) {
 	}
 }
 
-func TestALineWithANumberThatJSONCannotSayIsAnError(t *testing.T) {
-	zero := 0.0
-	d := &v1alpha1.Decision{Candidates: []v1alpha1.Candidate{{Total: 1 / zero}}}
-	if _, err := appendDecision(nil, d); err == nil {
+func TestANumberThatJSONCannotSayIsAnError(t *testing.T) {
+	infinite := math.Inf(1)
+	if r := newRecord(&v1alpha1.Decision{Candidates: []v1alpha1.Candidate{{Total: infinite}}}, new([]byte)); r.err == nil {
 		t.Error("no error for an infinite total")
+	}
+	r := newRecord(&v1alpha1.Decision{}, new([]byte))
+	running := string(r.appendLine(nil))
+	r.end(encodeEnding(&v1alpha1.Acknowledgement{}, &v1alpha1.Outcome{TTFT: &infinite}, new([]byte)))
+	if r.err == nil {
+		t.Error("no error for an infinite time to first byte")
+	}
+	if got := string(r.appendLine(nil)); got != running {
+		t.Errorf("what is kept of it is %s, want %s", got, running)
 	}
 }
 
@@ -95,11 +119,11 @@ func BenchmarkLine(b *testing.B) {
 		}
 		d.Candidates = append(d.Candidates, c)
 	}
-	b.Run("append", func(b *testing.B) {
-		var buf []byte
+	b.Run("record", func(b *testing.B) {
+		buffer := new([]byte)
 		b.ReportAllocs()
 		for b.Loop() {
-			buf, _ = appendDecision(buf[:0], d)
+			newRecord(d, buffer)
 		}
 	})
 	b.Run("encoding-json", func(b *testing.B) {

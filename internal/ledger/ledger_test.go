@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -69,49 +70,112 @@ func TestTheRingKeepsTheNewestRecords(t *testing.T) {
 	}
 }
 
+// complete ends a record.
+func complete(l *Ledger, r *Record) {
+	l.End(r, &v1alpha1.Acknowledgement{Acted: "confirmed"}, &v1alpha1.Outcome{Cause: "complete"})
+}
+
 func TestAnEndedRecordTakesTheRunningOnesPlace(t *testing.T) {
 	l := New(3, nil, func(string) {})
-	l.Open(record("a", 0))
+	a := l.Open(record("a", 0))
 	l.Open(record("b", 0))
-	ended := record("a", 0)
-	ended.Outcome = &v1alpha1.Outcome{Cause: "complete"}
-	l.Close(ended)
+	if d, _ := l.Find("a"); d.Outcome != nil || d.Acknowledgement.Acted != "" {
+		t.Errorf("the running record says %+v", d)
+	}
+	complete(l, a)
 	if got := ids(l.Newest(10)); got != "b a" {
 		t.Errorf("newest: %q, want %q: a record keeps its place", got, "b a")
 	}
-	if d, _ := l.Find("a"); d != ended {
-		t.Error("the running record is still there")
+	for id, ended := range map[string]bool{"a": true, "b": false} {
+		d, _ := l.Find(id)
+		if got := d.Outcome != nil && d.Outcome.Cause == "complete" && d.Acknowledgement.Acted == "confirmed"; got != ended {
+			t.Errorf("%s has ended: %t, want %t", id, got, ended)
+		}
 	}
-	// One that was pushed out meanwhile comes back as the newest.
-	for _, id := range []string{"c", "d", "e"} {
+}
+
+func TestARecordThatWasPushedOutComesBackWhenItEnds(t *testing.T) {
+	l := New(3, nil, func(string) {})
+	a := l.Open(record("a", 0))
+	for _, id := range []string{"b", "c", "d", "e"} {
 		l.Open(record(id, 0))
 	}
-	l.Close(ended)
+	complete(l, a)
 	if got := ids(l.Newest(10)); got != "a e d" {
 		t.Errorf("newest: %q, want %q", got, "a e d")
+	}
+	if d, _ := l.Find("a"); d.Outcome == nil {
+		t.Error("it came back without its end")
+	}
+}
+
+func TestARecordWithTheSameIDReplacesTheOlder(t *testing.T) {
+	l := New(3, nil, func(string) {})
+	l.Open(record("a", 9))
+	l.Open(record("b", 0))
+	l.Open(record("a", 2))
+	if got := ids(l.Newest(10)); got != "b a" {
+		t.Errorf("newest: %q, want %q", got, "b a")
+	}
+	if d, _ := l.Find("a"); len(d.Candidates) != 2 {
+		t.Errorf("%d candidates, want 2: those of the newer", len(d.Candidates))
+	}
+}
+
+func TestWhatIsReadIsTheReadersOwn(t *testing.T) {
+	l := New(3, nil, func(string) {})
+	doc := record("a", 1)
+	doc.Candidates[0].Replica = "r1"
+	l.Open(doc)
+	doc.Candidates[0].Replica = "another request's"
+	first, _ := l.Find("a")
+	if first.Candidates[0].Replica != "r1" {
+		t.Errorf("the record follows the document that it was made of: %q", first.Candidates[0].Replica)
+	}
+	first.Candidates[0].Replica = "changed"
+	if second, _ := l.Find("a"); second.Candidates[0].Replica != "r1" {
+		t.Errorf("the record follows what a reader does: %q", second.Candidates[0].Replica)
 	}
 }
 
 func TestTheRingIsBoundedByMemoryToo(t *testing.T) {
 	l := New(1000, nil, func(string) {})
 	const candidates = 20000
-	fits := ringBytes / size(record("", candidates))
-	if fits < 2 || fits > 100 {
+	fits := ringBytes / newRecord(record("12", candidates), new([]byte)).size()
+	if fits < 2 || fits > 90 {
 		t.Fatalf("%d records fit; the test wants a few", fits)
 	}
+	// All ids have two digits, so that all records are as long.
 	for i := range fits + 3 {
-		l.Open(record(fmt.Sprint(i), candidates))
+		l.Open(record(fmt.Sprint(10+i), candidates))
 	}
-	if got := len(l.Newest(1000)); got != fits {
+	if got := len(l.byID); got != fits {
 		t.Errorf("%d records are kept, %d fit", got, fits)
 	}
-	if _, ok := l.Find(fmt.Sprint(fits + 2)); !ok {
+	if l.byID[fmt.Sprint(10+fits+2)] == nil {
 		t.Error("the newest record was pushed out")
 	}
 	// One that does not fit at all is kept alone, so that it can be looked at.
-	l.Open(record("huge", ringBytes/candidateBytes+1))
-	if got := ids(l.Newest(1000)); got != "huge" {
-		t.Errorf("newest: %q, want huge alone", got)
+	huge := record("huge", 0)
+	huge.Pick = strings.Repeat("x", ringBytes)
+	l.Open(huge)
+	if len(l.byID) != 1 || l.byID["huge"] == nil {
+		t.Errorf("%d records are kept, want the newest alone", len(l.byID))
+	}
+}
+
+func TestARecordThatCannotBeWrittenIsCountedAndNotKept(t *testing.T) {
+	var out bytes.Buffer
+	var c tally
+	l := New(10, &out, c.count)
+	var told []error
+	l.OnLogError(func(err error) { told = append(told, err) })
+	bad := record("bad", 1)
+	bad.Candidates[0].Total = math.NaN()
+	l.Close(bad)
+	l.Flush(time.Minute)
+	if _, ok := l.Find("bad"); ok || out.Len() > 0 || c.of("failed") != 1 || len(told) != 1 {
+		t.Errorf("kept %t, written %q, failed %d, told %v; want it counted and told of alone", ok, &out, c.of("failed"), told)
 	}
 }
 
@@ -219,6 +283,7 @@ func TestTheRingIsAListOfTheNewest(t *testing.T) {
 		limit := rapid.IntRange(1, 5).Draw(rt, "limit")
 		l := New(limit, nil, func(string) {})
 		var list []string
+		running := map[string]*Record{}
 		for range rapid.IntRange(0, 300).Draw(rt, "steps") {
 			id := fmt.Sprint(rapid.IntRange(0, 8).Draw(rt, "id"))
 			if !slices.Contains(list, id) {
@@ -227,15 +292,24 @@ func TestTheRingIsAListOfTheNewest(t *testing.T) {
 			if len(list) > limit {
 				list = list[1:]
 			}
-			l.Open(record(id, 0))
+			if r := running[id]; r != nil && rapid.Bool().Draw(rt, "ends") {
+				complete(l, r)
+				delete(running, id)
+			} else {
+				running[id] = l.Open(record(id, rapid.IntRange(0, 2).Draw(rt, "candidates")))
+			}
 		}
 		newest := slices.Clone(list)
 		slices.Reverse(newest)
 		if got, want := ids(l.Newest(100)), strings.Join(newest, " "); got != want {
 			rt.Fatalf("newest: %q, want %q", got, want)
 		}
-		if l.bytes != len(list)*recordBytes {
-			rt.Fatalf("%d bytes are counted for %d records of %d", l.bytes, len(list), recordBytes)
+		taken := 0
+		for _, id := range list {
+			taken += l.byID[id].size()
+		}
+		if l.bytes != taken {
+			rt.Fatalf("%d bytes are counted for %d records that take %d", l.bytes, len(list), taken)
 		}
 		if len(l.order) > 4*limit+256 {
 			rt.Fatalf("the order holds %d ids for %d records", len(l.order), len(list))
@@ -253,10 +327,10 @@ func TestManyMayUseALedgerAtOnce(t *testing.T) {
 			defer all.Done()
 			for i := range 200 {
 				id := fmt.Sprintf("%d-%d", g, i)
-				l.Open(record(id, 1))
+				r := l.Open(record(id, 1))
 				l.Newest(10)
 				l.Find(id)
-				l.Close(record(id, 2))
+				complete(l, r)
 			}
 		}()
 	}

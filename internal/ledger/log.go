@@ -4,8 +4,6 @@ import (
 	"io"
 	"sync"
 	"time"
-
-	"github.com/berth-dev/berth/api/v1alpha1"
 )
 
 const (
@@ -29,7 +27,7 @@ type lineLog struct {
 	ended  chan struct{}
 
 	mu      sync.Mutex
-	waiting []*v1alpha1.Decision
+	waiting []*Record
 }
 
 func newLineLog(w io.Writer, count func(result string)) *lineLog {
@@ -46,11 +44,11 @@ func newLineLog(w io.Writer, count func(result string)) *lineLog {
 }
 
 // put hands over a record. It never waits for the writer.
-func (l *lineLog) put(d *v1alpha1.Decision) {
+func (l *lineLog) put(r *Record) {
 	l.mu.Lock()
 	n := len(l.waiting)
 	if n < maxWaiting {
-		l.waiting = append(l.waiting, d)
+		l.waiting = append(l.waiting, r)
 	}
 	l.mu.Unlock()
 	switch {
@@ -89,7 +87,7 @@ func (l *lineLog) run() {
 	defer close(l.ended)
 	timer := time.NewTimer(gather)
 	defer timer.Stop()
-	var batch []*v1alpha1.Decision
+	var batch []*Record
 	var text []byte
 	for ending := false; !ending; {
 		select {
@@ -110,7 +108,7 @@ func (l *lineLog) run() {
 }
 
 // take swaps the records that wait for an empty list.
-func (l *lineLog) take(empty []*v1alpha1.Decision) []*v1alpha1.Decision {
+func (l *lineLog) take(empty []*Record) []*Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	batch := l.waiting
@@ -121,16 +119,14 @@ func (l *lineLog) take(empty []*v1alpha1.Decision) []*v1alpha1.Decision {
 // maxWrite bounds the text that is gathered before it is written, bytes.
 const maxWrite = 256 << 10
 
-func (l *lineLog) write(batch []*v1alpha1.Decision, text []byte) []byte {
+func (l *lineLog) write(batch []*Record, text []byte) []byte {
 	lines := 0
-	for i, d := range batch {
-		line, err := appendDecision(text, d)
-		if err != nil {
+	for i, r := range batch {
+		if r.err != nil {
 			l.count("failed")
-			l.tell(err)
+			l.tell(r.err)
 		} else {
-			text = line
-			text = append(text, '\n')
+			text = append(r.appendLine(text), '\n')
 			lines++
 		}
 		if lines > 0 && (len(text) >= maxWrite || i == len(batch)-1) {

@@ -88,17 +88,36 @@ type Gateway struct {
 	Fallbacks       int
 	OnViolation     v1alpha1.ViolationAction
 	RequestTrailers v1alpha1.TrailersAction
+	UnknownPaths    v1alpha1.UnknownPathAction
 }
 
-// Limits bounds what one request may cost.
+// Limits bounds what requests and gateways may cost.
 type Limits struct {
 	// Body and Buffered are in bytes; Buffered is at least Body.
-	Body             int64
-	Buffered         int64
+	Body     int64
+	Buffered int64
+	// HeaderBytes is the length of all names and values of one request.
+	HeaderCount int
+	HeaderBytes int64
+	Streams     int
+	// UploadIdle is at most UploadTime.
 	UploadIdle       time.Duration
+	UploadTime       time.Duration
 	DecisionDeadline time.Duration
 	// Drain may be 0: running requests are not waited for.
-	Drain time.Duration
+	Drain    time.Duration
+	Listener Listener
+}
+
+// Listener is what the listener for gateways goes by, from the start of a picker
+// to its end.
+type Listener struct {
+	// Message is in bytes.
+	Message              int64
+	StreamsPerConnection int
+	// KeepaliveInterval and KeepaliveTimeout are of the picker's own pings;
+	// gateways may send theirs at GatewayInterval.
+	KeepaliveInterval, KeepaliveTimeout, GatewayInterval time.Duration
 }
 
 // Telemetry is how engines are read. Hot <= Warm <= Idle.
@@ -223,13 +242,24 @@ func (p *Policy) apply(c *v1alpha1.BerthConfiguration, dir string) {
 		}
 		p.Discovery.File = filepath.Clean(f)
 	}
-	p.Gateway = Gateway{c.Gateway.Fallbacks, c.Gateway.OnViolation, c.Gateway.RequestTrailers}
+	p.Gateway = Gateway{c.Gateway.Fallbacks, c.Gateway.OnViolation, c.Gateway.RequestTrailers, c.Gateway.UnknownPaths}
 	p.Limits = Limits{
 		Body:             int64(c.Limits.Body),
 		Buffered:         int64(c.Limits.Buffered),
+		HeaderCount:      c.Limits.HeaderCount,
+		HeaderBytes:      int64(c.Limits.HeaderBytes),
+		Streams:          c.Limits.Streams,
 		UploadIdle:       time.Duration(c.Limits.UploadIdle),
+		UploadTime:       time.Duration(c.Limits.UploadTime),
 		DecisionDeadline: time.Duration(c.Limits.DecisionDeadline),
 		Drain:            time.Duration(c.Limits.Drain),
+		Listener: Listener{
+			Message:              int64(c.Limits.Message),
+			StreamsPerConnection: c.Limits.StreamsPerConnection,
+			KeepaliveInterval:    time.Duration(c.Limits.Keepalive.Interval),
+			KeepaliveTimeout:     time.Duration(c.Limits.Keepalive.Timeout),
+			GatewayInterval:      time.Duration(c.Limits.Keepalive.MinInterval),
+		},
 	}
 	p.Telemetry = Telemetry{
 		Mode:    c.Telemetry.Mode,

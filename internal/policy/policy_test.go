@@ -119,8 +119,15 @@ func TestTheExampleFileIsReadWhole(t *testing.T) {
 			},
 			Picker: PluginRef{Name: "berth-picker", Type: "berth-picker"},
 		},
-		Gateway:         Gateway{Fallbacks: 3, OnViolation: "report", RequestTrailers: "refuse"},
-		Limits:          Limits{Body: 33554432, Buffered: 1 << 30, UploadIdle: 10 * time.Second, DecisionDeadline: 500 * time.Millisecond, Drain: 30 * time.Second},
+		Gateway: Gateway{Fallbacks: 3, OnViolation: "report", RequestTrailers: "refuse", UnknownPaths: v1alpha1.UnknownPathRoute},
+		Limits: Limits{
+			Body: 33554432, Buffered: 1 << 30, HeaderCount: 1000, HeaderBytes: 262144, Streams: 100000, UploadIdle: 10 * time.Second,
+			UploadTime: 5 * time.Minute, DecisionDeadline: 500 * time.Millisecond, Drain: 30 * time.Second,
+			Listener: Listener{
+				Message: 34603008, StreamsPerConnection: 32768,
+				KeepaliveInterval: time.Minute, KeepaliveTimeout: 20 * time.Second, GatewayInterval: 5 * time.Second,
+			},
+		},
 		Telemetry:       Telemetry{Mode: "auto", Hot: 200 * time.Millisecond, Warm: time.Second, Idle: 5 * time.Second, Timeout: time.Second, MaxPage: 8388608, Workers: 8},
 		Placement:       Placement{Quorum: 0.5},
 		Acknowledgement: Acknowledgement{ResponseHeaders: "summary"},

@@ -26,14 +26,8 @@ func (d *document) settings() v1alpha1.BerthConfiguration {
 	within(d, "gateway.fallbacks", c.Gateway.Fallbacks, 0, 4)
 	oneOf(d, "gateway.onViolation", c.Gateway.OnViolation, v1alpha1.ViolationReport, v1alpha1.ViolationRefuse)
 	oneOf(d, "gateway.requestTrailers", c.Gateway.RequestTrailers, v1alpha1.TrailersRefuse, v1alpha1.TrailersPass)
-
-	if within(d, "limits.body", c.Limits.Body, v1alpha1.KiB, v1alpha1.GiB) &&
-		within(d, "limits.buffered", c.Limits.Buffered, v1alpha1.KiB, 64*v1alpha1.GiB) && c.Limits.Buffered < c.Limits.Body {
-		d.refuse("limits.buffered", fmt.Sprintf("must be at least limits.body (%v)", c.Limits.Body))
-	}
-	within(d, "limits.uploadIdle", c.Limits.UploadIdle, span(10*time.Millisecond), span(10*time.Minute))
-	within(d, "limits.decisionDeadline", c.Limits.DecisionDeadline, span(time.Millisecond), span(time.Minute))
-	within(d, "limits.drain", c.Limits.Drain, 0, span(10*time.Minute))
+	oneOf(d, "gateway.unknownPaths", c.Gateway.UnknownPaths, v1alpha1.UnknownPathRoute, v1alpha1.UnknownPathRefuse)
+	d.limits(&c.Limits)
 
 	t := &c.Telemetry
 	oneOf(d, "telemetry.mode", t.Mode, v1alpha1.TelemetryAuto, v1alpha1.TelemetryNone)
@@ -65,6 +59,39 @@ func (d *document) settings() v1alpha1.BerthConfiguration {
 	within(d, "ledger.candidates", c.Ledger.Candidates, 0, 10000)
 	return c
 }
+
+// messageRoom is what a message may hold beside a body, unless the file says
+// otherwise.
+const messageRoom = v1alpha1.MiB
+
+func (d *document) limits(l *v1alpha1.LimitsConfiguration) {
+	if within(d, "limits.body", l.Body, v1alpha1.KiB, v1alpha1.GiB) &&
+		within(d, "limits.buffered", l.Buffered, v1alpha1.KiB, 64*v1alpha1.GiB) && l.Buffered < l.Body {
+		d.refuse("limits.buffered", fmt.Sprintf("must be at least limits.body (%v)", l.Body))
+	}
+	if d.has("limits.message") {
+		within(d, "limits.message", l.Message, v1alpha1.MiB, 2047*v1alpha1.MiB)
+	} else {
+		l.Message = l.Body + messageRoom
+	}
+	within(d, "limits.headerCount", l.HeaderCount, 1, 10000)
+	within(d, "limits.headerBytes", l.HeaderBytes, v1alpha1.KiB, 16*v1alpha1.MiB)
+	within(d, "limits.streams", l.Streams, 1, maxStreams)
+	within(d, "limits.streamsPerConnection", l.StreamsPerConnection, 1, maxStreams)
+	if within(d, "limits.uploadIdle", l.UploadIdle, span(10*time.Millisecond), span(10*time.Minute)) &&
+		within(d, "limits.uploadTime", l.UploadTime, span(10*time.Millisecond), span(24*time.Hour)) {
+		d.ascending("limits.uploadIdle", l.UploadIdle, "limits.uploadTime", l.UploadTime)
+	}
+	within(d, "limits.decisionDeadline", l.DecisionDeadline, span(time.Millisecond), span(time.Minute))
+	within(d, "limits.drain", l.Drain, 0, span(10*time.Minute))
+	within(d, "limits.keepalive.interval", l.Keepalive.Interval, span(time.Second), span(2*time.Hour))
+	within(d, "limits.keepalive.timeout", l.Keepalive.Timeout, span(10*time.Millisecond), span(10*time.Minute))
+	within(d, "limits.keepalive.minInterval", l.Keepalive.MinInterval, span(100*time.Millisecond), span(time.Hour))
+}
+
+// maxStreams is far above what one process can serve, and far below where
+// HTTP/2 ends.
+const maxStreams = 10_000_000
 
 func span(d time.Duration) v1alpha1.Duration { return v1alpha1.Duration(d) }
 

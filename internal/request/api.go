@@ -51,6 +51,8 @@ const (
 	Score
 	// Rerank is /rerank, also under Jina's /v1 and Cohere's /v2.
 	Rerank
+	// Models is the list of models, /v1/models.
+	Models
 	// TritonInfer is /v2/models/{model}/infer: tensors, in KServe's protocol.
 	TritonInfer
 	// TritonGenerate is Triton's /v2/models/{model}/generate.
@@ -124,6 +126,7 @@ var apis = [apiCount]traits{
 	Classify:            {name: "classify", paths: []string{"/classify"}},
 	Score:               {name: "score", paths: []string{"/score"}},
 	Rerank:              {name: "rerank", paths: []string{"/rerank"}},
+	Models:              {name: "models", paths: []string{"/v1/models"}, body: opaqueBody},
 	TritonInfer:         {name: "triton_infer", paths: []string{"/infer"}, modelInPath: true, body: opaqueBody},
 	TritonGenerate: {name: "triton_generate", paths: []string{"/generate"}, modelInPath: true,
 		prompt: [2]string{"text_input"}, limit: [2]string{"max_tokens"}},

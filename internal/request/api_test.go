@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestAPIOfMatchesThePathPart(t *testing.T) {
+func TestX18_APIOfMatchesThePathPart(t *testing.T) {
 	for _, test := range []struct {
 		name, path string
 		want       API
@@ -33,7 +33,7 @@ func TestAPIOfMatchesThePathPart(t *testing.T) {
 		{"without a leading slash it is unknown", "v1/completions", Unknown},
 		{"a sub-path of a known one in front counts as a prefix", "/v1/chat/completions/v1/embeddings", Embeddings},
 		{"a response by its id is another operation", "/v1/responses/resp_1", Unknown},
-		{"a list of models is unknown", "/v1/models", Unknown},
+		{"one model by its name is another operation", "/v1/models/llama", Unknown},
 		{"images alone are unknown", "/v1/images", Unknown},
 		{"an operation of vLLM's must end with its segment", "/untokenize", Unknown},
 		{"a model's operation is not looked for in the query", "/?/v2/models/a/infer", Unknown},
@@ -92,6 +92,7 @@ func TestEveryAPIIsFoundByItsPath(t *testing.T) {
 		{"/v2/models/a/versions/1/generate", TritonGenerate, "triton_generate"},
 		{"/v2/models/a/generate_stream", TritonGenerateStream, "triton_generate_stream"},
 		{"/v2/models/a/versions/1/generate_stream", TritonGenerateStream, "triton_generate_stream"},
+		{"/v1/models", Models, "models"},
 		{"/v2/models/a", TritonModel, "triton_model"},
 		{"/v2/models/a/versions/1", TritonModel, "triton_model"},
 		{"/v2/models/a/ready", TritonModel, "triton_model"},
@@ -225,7 +226,7 @@ func TestTargetRefusesAModelThatIsNoName(t *testing.T) {
 	}
 }
 
-func TestBodyIsReadByPathEncodingAndContentType(t *testing.T) {
+func TestX17_BodyIsReadByPathEncodingAndContentType(t *testing.T) {
 	const body = `{"model":"m"}`
 	for _, test := range []struct {
 		name                         string

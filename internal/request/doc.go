@@ -29,6 +29,7 @@
 //	classify               /classify
 //	score                  /score
 //	rerank                 /rerank
+//	models                 /v1/models                (not read)
 //	triton_infer           TRITON/infer              (not read)
 //	triton_generate        TRITON/generate           text_input                    max_tokens
 //	triton_generate_stream TRITON/generate_stream    text_input                    max_tokens

@@ -24,6 +24,11 @@ const (
 	UnreadAPI = "api"
 	// UnreadEmptyBody: there is no byte to read.
 	UnreadEmptyBody = "empty_body"
+	// UnreadNotShown: the gateway shows no body before a replica must be picked.
+	// This and UnreadTunnel are for the caller to set, who knows it.
+	UnreadNotShown = "not_shown"
+	// UnreadTunnel: what follows the headers is not a body.
+	UnreadTunnel = "tunnel"
 	// UnreadContentEncoding: the body is compressed.
 	UnreadContentEncoding = "content_encoding"
 	// UnreadContentType: the body is announced as something other than JSON.

@@ -80,7 +80,7 @@ func TestScanReadsModelStreamAndLimits(t *testing.T) {
 	}
 }
 
-func TestScanFindsThePromptRegion(t *testing.T) {
+func TestX20_ScanFindsThePromptRegion(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		api  API
@@ -412,7 +412,7 @@ func TestTokenIDsAreSkippedInOneRun(t *testing.T) {
 	}
 }
 
-func TestErrorsNeverQuoteTheBody(t *testing.T) {
+func TestZ3_ErrorsNeverQuoteTheBody(t *testing.T) {
 	const secret = "hunter2"
 	for _, body := range []string{
 		`{"prompt":"` + secret, `{"prompt":"` + secret + "\n\"}", `{"prompt":"` + secret + `\q"}`, `{"` + secret + `" 1}`, `{` + secret + `}`,
@@ -447,7 +447,7 @@ func TestScanAllocatesTheModelOnly(t *testing.T) {
 	}
 }
 
-func TestScanNeverModifiesTheBody(t *testing.T) {
+func TestR10_ScanNeverModifiesTheBody(t *testing.T) {
 	pieces := []string{`{`, `}`, `[`, `]`, `:`, `,`, `"model"`, `"mod\u0065l"`, `"messages"`, `"stream"`, `"max_tokens"`, `"a\nb"`, `"\ud83d"`,
 		`true`, `null`, `12`, `-0.5e3`, ` `, "\n", `"`, `\`, "\xff", `{"model":"a",`, `"prompt":[1,2]}`}
 	rapid.Check(t, func(t *rapid.T) {

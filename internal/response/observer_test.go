@@ -56,19 +56,19 @@ func TestWhatAnAnswerSaysOfItself(t *testing.T) {
 		{"an error that is null", JSON, `{"error":null}`, none()},
 
 		{
-			"a stream with usage in its last event", EventStream,
+			"X6: a stream with usage in its last event", EventStream,
 			"data: {\"choices\":[{\"delta\":{\"content\":\"h\u00e9\"},\"finish_reason\":null}]}\n\n" +
 				"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}]}\n\n" +
 				"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":21,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n",
 			Facts{Input: 21, Output: 2, Cached: -1},
 		},
 		{
-			"CRLF, no space after the colon, comments and event names", EventStream,
+			"X6: CRLF, no space after the colon, comments and event names", EventStream,
 			": hello\r\nevent: chunk\r\nid: 7\r\ndata:{\"usage\":{\"prompt_tokens\":4}}\r\n\r\ndata:[DONE]\r\n\r\n",
 			Facts{Input: 4, Output: -1, Cached: -1},
 		},
-		{"CR alone", EventStream, "data: {\"usage\":{\"prompt_tokens\":4}}\r\rdata: [DONE]\r\r", Facts{Input: 4, Output: -1, Cached: -1}},
-		{"a document over several data lines", EventStream, "data: {\"usage\":\ndata: {\"prompt_tokens\":\ndata: 4}}\n\n", Facts{Input: 4, Output: -1, Cached: -1}},
+		{"X6: CR alone", EventStream, "data: {\"usage\":{\"prompt_tokens\":4}}\r\rdata: [DONE]\r\r", Facts{Input: 4, Output: -1, Cached: -1}},
+		{"X6: a document over several data lines", EventStream, "data: {\"usage\":\ndata: {\"prompt_tokens\":\ndata: 4}}\n\n", Facts{Input: 4, Output: -1, Cached: -1}},
 		{
 			"X9: usage on each chunk is cumulative", EventStream,
 			"data: {\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":1}}\n\ndata: {\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":2}}\n\n",
