@@ -6,6 +6,8 @@
 
 GO  ?= go
 T   ?= 10s
+# With the targets of this tree and two cores, about an hour of CPU in all.
+FUZZ ?= 90s
 
 # A checkout without git, or without a commit, still builds.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unstamped)
@@ -19,7 +21,7 @@ LDFLAGS = -s -w -X $(STAMP).Version=$(VERSION) -X $(STAMP).Commit=$(COMMIT)
 TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/berth/tools
 LINT_PACKAGE = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-.PHONY: help build demo test lint fuzz budgets clean
+.PHONY: help build demo test lint fuzz budgets soak results clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -55,6 +57,16 @@ fuzz: ## run every fuzz target for T (default 10s) each
 
 budgets: ## compare the benchmarks with the budgets; 1 where one falls short
 	@$(GO) run ./test/budgets
+
+soak: ## thousands of streams and hostile clients against one picker; 1 where it does not come back
+	@$(GO) run ./test/soak
+
+results: ## run budgets, soak and an hour of fuzzing (FUZZ each), and write docs/results
+	@status=0; \
+	$(GO) run ./hack/results -o docs/results/budgets.json -- $(GO) run ./test/budgets || status=1; \
+	$(GO) run ./hack/results -o docs/results/soak.json -- $(GO) run ./test/soak || status=1; \
+	$(GO) run ./hack/results -o docs/results/fuzz.json -- $(GO) run ./hack/fuzz -time $(FUZZ) ./... || status=1; \
+	exit $$status
 
 clean: ## remove what build and test left in the checkout
 	rm -rf bin build
