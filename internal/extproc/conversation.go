@@ -90,6 +90,8 @@ type conversation struct {
 	served            Served
 	answer            response.Observer
 	finished          bool
+	// bodied is set where the headers do not end the request.
+	bodied bool
 	// responseShown is set by response headers. shown says what all streams in
 	// these body modes were shown: those of a gateway that shows less end otherwise.
 	responseShown bool
@@ -197,6 +199,7 @@ func (c *conversation) requestHeaders(msg *extprocv3.ProcessingRequest, h *extpr
 	c.shown = c.shared.in(c.reqMode, c.respMode)
 	now := c.clock()
 	c.req.ReceivedAt, c.idleSince = now, now
+	c.bodied = !h.GetEndOfStream()
 	length, refusal := c.readHeaders(h)
 	c.readMetadata(msg)
 	switch {
@@ -585,12 +588,22 @@ func (c *conversation) sent() {
 	}
 }
 
+// streamed passes a part of a body on. A message of five is made for every part:
+// they lie side by side.
 func streamed(part []byte, end bool) *extprocv3.BodyResponse {
-	return &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
-		BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
-			StreamedResponse: &extprocv3.StreamedBodyResponse{Body: part, EndOfStream: end},
-		}},
-	}}
+	m := &struct {
+		answer   extprocv3.BodyResponse
+		common   extprocv3.CommonResponse
+		mutation extprocv3.BodyMutation
+		kind     extprocv3.BodyMutation_StreamedResponse
+		body     extprocv3.StreamedBodyResponse
+	}{}
+	m.answer.Response = &m.common
+	m.common.BodyMutation = &m.mutation
+	m.mutation.Mutation = &m.kind
+	m.kind.StreamedResponse = &m.body
+	m.body.Body, m.body.EndOfStream = part, end
+	return &m.answer
 }
 
 // emptyStream is how long a stream may be open without a message. A gateway opens

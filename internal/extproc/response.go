@@ -181,13 +181,13 @@ func (c *conversation) cutCause() Cause {
 		return Aborted
 	case c.responseShown && !c.served.ByReplica():
 		return localCause(c.served.Details)
-	case c.responseShown && c.reset && !c.shown.ends.Load():
+	case c.responseShown && c.reset && !c.showsEnd():
 		return Unseen
 	case c.responseShown:
 		// The stream's end is the only sign that such a gateway gives, and the only
 		// end that a tunnel has. Where the response was over before its headers were
 		// answered, the gateway resets the stream here too.
-		if !c.observes() && !c.reset {
+		if !c.observes() && !c.reset && !c.keptOpen() {
 			c.shown.ends.Store(true)
 		}
 		return Complete
@@ -198,13 +198,30 @@ func (c *conversation) cutCause() Cause {
 	}
 }
 
+// showsEnd reports that the stream lasts until the end of the response, as far as
+// is known.
+func (c *conversation) showsEnd() bool { return c.keptOpen() || c.shown.ends.Load() }
+
+// keptOpen reports that the request's body keeps the stream open to the end of the
+// exchange, whatever else the gateway shows: in these modes Envoy does not tell
+// where the request's half ends.
+func (c *conversation) keptOpen() bool {
+	switch c.reqMode {
+	case extprocfilterv3.ProcessingMode_BUFFERED, extprocfilterv3.ProcessingMode_STREAMED,
+		extprocfilterv3.ProcessingMode_BUFFERED_PARTIAL:
+		return c.bodied
+	default:
+		return false
+	}
+}
+
 func (c *conversation) seen() Seen {
 	switch {
 	case !c.responseShown:
 		return SeenNothing
 	case c.phase == done:
 		return SeenWhole
-	case c.observes() && !c.req.Tunnel, c.reset && !c.shown.ends.Load():
+	case c.observes() && !c.req.Tunnel, c.reset && !c.showsEnd():
 		return SeenHeaders
 	default:
 		return SeenEnd

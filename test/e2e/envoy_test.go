@@ -25,6 +25,9 @@ type envoyProcess struct {
 	log     string // the access log
 	admin   string // http://ip:port
 	gateway string // ip:port, for clients
+	// listeners are all that clients can connect to, by name: "gateway", and the
+	// routes that a test has added.
+	listeners map[string]string
 }
 
 // startEnvoy starts Envoy with the files of these options; edit, if given,
@@ -75,15 +78,22 @@ func startEnvoy(t *testing.T, o gateway.Options, edit func(bootstrap tree)) *env
 	})
 	var listeners struct {
 		Statuses []struct {
+			Name  string
 			Local struct {
 				Socket envoySocket `json:"socket_address"`
 			} `json:"local_address"`
 		} `json:"listener_statuses"`
 	}
-	if err := json.Unmarshal([]byte(e.page("/listeners?format=json")), &listeners); err != nil || len(listeners.Statuses) != 1 {
-		t.Fatalf("Envoy's listeners: %+v, %v", listeners, err)
+	if err := json.Unmarshal([]byte(e.page("/listeners?format=json")), &listeners); err != nil {
+		t.Fatalf("Envoy's listeners: %v", err)
 	}
-	e.gateway = listeners.Statuses[0].Local.Socket.String()
+	e.listeners = map[string]string{}
+	for _, l := range listeners.Statuses {
+		e.listeners[l.Name] = l.Local.Socket.String()
+	}
+	if e.gateway = e.listeners["gateway"]; e.gateway == "" {
+		t.Fatalf("Envoy listens at %v, want a listener named gateway", e.listeners)
+	}
 	return e
 }
 
@@ -187,21 +197,36 @@ func listener(bootstrap tree) tree {
 	return bootstrap["static_resources"].(tree)["listeners"].([]any)[0].(tree)
 }
 
-// connectionManager is the part of a bootstrap that handles HTTP.
-func connectionManager(bootstrap tree) tree {
-	chain := listener(bootstrap)["filter_chains"].([]any)[0].(tree)
+// connectionManager is the part of a listener that handles HTTP.
+func connectionManager(listener tree) tree {
+	chain := listener["filter_chains"].([]any)[0].(tree)
 	return chain["filters"].([]any)[0].(tree)["typed_config"].(tree)
 }
 
+// externalProcessor is the part of a listener that asks the picker.
+func externalProcessor(listener tree) tree {
+	for _, filter := range connectionManager(listener)["http_filters"].([]any) {
+		if f := filter.(tree); f["name"] == "envoy.filters.http.ext_proc" {
+			return f["typed_config"].(tree)
+		}
+	}
+	return nil
+}
+
 // processingMode is how the picker is shown requests and responses.
-func processingMode(bootstrap tree) tree {
-	filters := connectionManager(bootstrap)["http_filters"].([]any)
-	return filters[0].(tree)["typed_config"].(tree)["processing_mode"].(tree)
+func processingMode(listener tree) tree {
+	return externalProcessor(listener)["processing_mode"].(tree)
+}
+
+// routeTo is the action of a listener's only route.
+func routeTo(listener tree) tree {
+	host := connectionManager(listener)["route_config"].(tree)["virtual_hosts"].([]any)[0].(tree)
+	return host["routes"].([]any)[0].(tree)["route"].(tree)
 }
 
 // insertFilter puts a filter in front of the picker's.
-func insertFilter(bootstrap tree, name, kind string, config tree) {
+func insertFilter(listener tree, name, kind string, config tree) {
 	config["@type"] = "type.googleapis.com/" + kind
-	manager := connectionManager(bootstrap)
+	manager := connectionManager(listener)
 	manager["http_filters"] = append([]any{tree{"name": name, "typed_config": config}}, manager["http_filters"].([]any)...)
 }

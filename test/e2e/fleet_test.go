@@ -73,6 +73,7 @@ type fleet struct {
 	metrics string
 	extproc string
 	log     *records
+	said    *buffer // the picker's own log; nil where it is a process
 
 	envoy  *envoyProcess
 	h1, h2 *http.Client
@@ -153,8 +154,9 @@ func (f *fleet) config() string { return filepath.Join(f.dir, "berth.yaml") }
 
 func (f *fleet) startPicker() {
 	f.t.Helper()
-	var said buffer
-	logger := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), &said, zap.DebugLevel))
+	said := &buffer{}
+	f.said = said
+	logger := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), said, zap.DebugLevel))
 	ctx, cancel := context.WithCancel(context.Background())
 	const free = "127.0.0.1:0"
 	picker, err := host.Start(ctx, host.Options{
@@ -519,6 +521,38 @@ func (f *fleet) metric(sample string) float64 {
 		}
 	}
 	return 0
+}
+
+// sum adds all samples of a metric that has labels.
+func (f *fleet) sum(name string) float64 {
+	f.t.Helper()
+	total := 0.0
+	for line := range strings.Lines(string(fetch(f.t, f.metrics+"/metrics"))) {
+		labels, value, ok := strings.Cut(line, "} ")
+		if !ok || !strings.HasPrefix(labels, name+"{") {
+			continue
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if err != nil {
+			f.t.Fatalf("metric %s: %v", name, err)
+		}
+		total += v
+	}
+	return total
+}
+
+// quiet waits until the picker has done what there is to do: it knows of each
+// stream that the gateway has ended, and has written what it knows.
+func (f *fleet) quiet() {
+	f.t.Helper()
+	eventually(f.t, "the picker has done what there is to do", func() bool {
+		units := 0
+		for _, n := range f.inFlight() {
+			units += n
+		}
+		records := f.sum("berth_outcomes_total") + f.sum("berth_refusals_total") - f.metric(`berth_refusals_total{reason="served_outside"}`)
+		return units <= f.envoy.asking() && len(f.log.ended(f.t)) == int(records)
+	})
 }
 
 func fetch(t *testing.T, url string) []byte {

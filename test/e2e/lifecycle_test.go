@@ -273,3 +273,40 @@ func TestTheDrainDeadlineCutsWhatIsLeft(t *testing.T) {
 	}
 	eventually(t, "the engine's slot is free again", func() bool { return f.holds(0, 0, 0) })
 }
+
+func TestX24_AStopIsNotHeldUpByIdleStreams(t *testing.T) {
+	const each = 25
+	f := start(t, spec{engines: engines(2, enginesim.Config{}), berth: tree{"limits": tree{"drain": "3s"}}})
+	f.hang(true)
+	var running []*stream
+	for range each {
+		running = append(running, f.open(f.h1, streams(2), ""))
+	}
+	refused := make(chan answer, each)
+	for range each {
+		body, rest := io.Pipe()
+		t.Cleanup(func() { _ = rest.Close() })
+		go func() { _, _ = io.WriteString(rest, `{"model":"sim-model","pro`) }()
+		upload := f.request(t.Context(), http.MethodPost, completions, "")
+		upload.Body, upload.ContentLength = body, -1
+		go func() {
+			a, err := try(f.h1, upload)
+			if err != nil {
+				a.body = err.Error()
+			}
+			refused <- a
+		}()
+	}
+	eventually(t, "the picker has all requests", func() bool { return f.envoy.asking() == 2*each })
+	stopped := f.stopping()
+	f.hang(false)
+	for _, s := range running {
+		if rest, err := s.rest(); err != nil || !strings.HasSuffix(rest, "data: [DONE]\n\n") {
+			t.Errorf("a stream that was under way ended with %v after %q", err, rest)
+		}
+	}
+	await(t, "the picker has stopped", stopped)
+	for range each {
+		expectRefusal(t, <-refused, 503, "shutting_down")
+	}
+}

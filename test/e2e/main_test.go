@@ -11,9 +11,11 @@
 // Who served a request is counted at the engines, never taken from the picker's
 // own records; those are compared with it.
 //
-// fleet_test.go starts a fleet and asks it questions. The other files are tests,
-// by what they are about; names carry the id of a known fault of other pickers
-// where the test repeats what triggered it.
+// fleet_test.go starts a fleet and asks it questions, routes_test.go configures its
+// gateway in other ways, and scripted_test.go has replicas that fail at a given
+// point of a response. The other files are tests, by what they are about; names
+// carry the id of a known fault of other pickers where the test repeats what
+// triggered it.
 package e2e
 
 import (

@@ -54,7 +54,7 @@ func TestX4_BodilessRequestsAreScreenedLikeAnyOther(t *testing.T) {
 // subsetFromHeader stands for whatever filter of a gateway narrows the pool: it
 // copies x-test-subset into the metadata that the picker reads.
 func subsetFromHeader(bootstrap tree) {
-	insertFilter(bootstrap, "subset", "envoy.extensions.filters.http.header_to_metadata.v3.Config", tree{
+	insertFilter(listener(bootstrap), "subset", "envoy.extensions.filters.http.header_to_metadata.v3.Config", tree{
 		"request_rules": []any{tree{
 			"header": "x-test-subset",
 			"on_header_present": tree{
@@ -159,7 +159,7 @@ func TestTheSubsetMayBeAListAndAnEmptyOneMeansNobody(t *testing.T) {
 					}
 				},
 				envoy: func(bootstrap tree) {
-					insertFilter(bootstrap, "subset", "envoy.extensions.filters.http.set_metadata.v3.Config", tree{
+					insertFilter(listener(bootstrap), "subset", "envoy.extensions.filters.http.set_metadata.v3.Config", tree{
 						"metadata": []any{tree{
 							"metadata_namespace": "envoy.lb.subset_hint",
 							"value":              tree{"x-gateway-destination-endpoint-subset": tc.subset(addresses)},
