@@ -32,5 +32,5 @@
 //
 // conversation.go and response.go are the protocol as a state machine without
 // I/O: the request, and the response with its end; server.go runs it on a gRPC
-// stream with its timers. Bodies pass through byte for byte.
+// stream with its timers; codec.go is how messages get in and out of it. Bodies pass through byte for byte.
 package extproc

@@ -57,18 +57,35 @@ func NewServer(opts Options) *Server {
 	return &Server{opts: opts, open: map[*process]struct{}{}}
 }
 
-// cancelKey is where a stream's context holds what ends the stream.
+// GRPCOptions must be given to the gRPC server that this service is registered
+// with. They make it read and write messages cheaply, and give each stream a
+// context that the picker can cancel, by which it ends a stream while it waits for
+// the gateway: without, nothing but the gateway does, and a goroutine per stream
+// would be needed to keep time.
+func GRPCOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			return &cancellable{ctx, cancel}, nil
+		}),
+	}
+}
+
+// cancellable is a stream's context with what cancels it, which is found by the
+// key cancelKey.
+type cancellable struct {
+	context.Context
+	cancel context.CancelFunc
+}
+
 type cancelKey struct{}
 
-// GRPCOption must be given to the gRPC server that this service is registered
-// with. It gives each stream a context that the picker can cancel, by which it
-// ends a stream while it waits for the gateway: without, nothing but the gateway
-// does, and a goroutine per stream would be needed to keep time.
-func GRPCOption() grpc.ServerOption {
-	return grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
-		ctx, cancel := context.WithCancel(ctx)
-		return context.WithValue(ctx, cancelKey{}, cancel), nil
-	})
+func (c *cancellable) Value(key any) any {
+	if key == (cancelKey{}) {
+		return c.cancel
+	}
+	return c.Context.Value(key)
 }
 
 // Held is how many bytes of request bodies are held now, over all streams.
@@ -126,7 +143,7 @@ type process struct {
 	// 0 where there is none. stuck is set when it was not.
 	takenBy atomic.Int64
 	stuck   atomic.Bool
-	// idle runs checkIdle; it is set before anything else runs.
+	// idle runs checkIdle; it is set, with the lock held, before any message is read.
 	idle *time.Timer
 
 	// mu guards everything below. Messages are handled, and answers sent, with it
@@ -142,7 +159,7 @@ type process struct {
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	cancel, ok := stream.Context().Value(cancelKey{}).(context.CancelFunc)
 	if !ok {
-		return status.Error(codes.Internal, "the gRPC server was made without GRPCOption")
+		return status.Error(codes.Internal, "the gRPC server was made without GRPCOptions")
 	}
 	settings := s.opts.Settings()
 	c := newConversation(settings, s.opts.Decider, s.opts.Clock, &s.shared)
@@ -156,9 +173,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		p.quit()
 		return p.err
 	}
-	// Armed once it is set: it may fire at once.
-	p.idle = time.AfterFunc(time.Hour, p.checkIdle)
-	p.idle.Reset(min(settings.UploadIdle, emptyStream))
+	p.watchIdle(min(settings.UploadIdle, emptyStream))
 	for {
 		msg, err := stream.Recv()
 		if p.received(msg, err) {
@@ -328,6 +343,14 @@ func (p *process) send(out []*extprocv3.ProcessingResponse) error {
 		p.takenBy.Store(0)
 	}
 	return nil
+}
+
+// watchIdle has the stream looked at after a while. The timer may fire before it
+// is set: the lock keeps what it runs until then.
+func (p *process) watchIdle(after time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = time.AfterFunc(after, p.checkIdle)
 }
 
 // checkStuck reports whether a part of a body waits to be taken, and ends the

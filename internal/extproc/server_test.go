@@ -200,7 +200,7 @@ func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
 		Blind: func(string) { r.blind.Add(1) },
 	})
 	listener := bufconn.Listen(1 << 20)
-	g := grpc.NewServer(GRPCOption(), grpc.MaxRecvMsgSize(maxMessage))
+	g := grpc.NewServer(append(GRPCOptions(), grpc.MaxRecvMsgSize(maxMessage))...)
 	extprocv3.RegisterExternalProcessorServer(g, &tapped{r.server, r.ends})
 	go func() { _ = g.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(insecure.NewCredentials()),

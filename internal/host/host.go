@@ -237,8 +237,7 @@ func (h *Host) serve() {
 		},
 	})
 	l := h.listener
-	h.grpc = grpc.NewServer(append(h.identity.grpcOptions(),
-		extproc.GRPCOption(),
+	h.grpc = grpc.NewServer(append(append(h.identity.grpcOptions(), extproc.GRPCOptions()...),
 		grpc.MaxRecvMsgSize(int(l.Message)),
 		grpc.MaxConcurrentStreams(uint32(l.StreamsPerConnection)),
 		grpc.InitialWindowSize(streamWindow),

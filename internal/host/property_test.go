@@ -381,7 +381,7 @@ func responseMessage(plan ending, offered []string) *extprocv3.ProcessingRequest
 func service(t testing.TB, server *extproc.Server) (client extprocv3.ExternalProcessorClient, stop func()) {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
-	g := grpc.NewServer(extproc.GRPCOption())
+	g := grpc.NewServer(extproc.GRPCOptions()...)
 	extprocv3.RegisterExternalProcessorServer(g, server)
 	served := make(chan struct{})
 	go func() { defer close(served); _ = g.Serve(listener) }()

@@ -199,15 +199,12 @@ type object struct {
 }
 
 func (o *object) key(name string) {
-	b := o.b
-	switch b[len(b)-1] {
-	case '{', '[':
-		b = append(b, '"')
-	default:
-		b = append(b, ',', '"')
+	if last := o.b[len(o.b)-1]; last != '{' && last != '[' {
+		o.b = append(o.b, ',')
 	}
-	b = append(b, name...)
-	o.b = append(b, '"', ':')
+	o.b = append(o.b, '"')
+	o.b = append(o.b, name...)
+	o.b = append(o.b, '"', ':')
 }
 
 func (o *object) open(name string) {
@@ -263,9 +260,9 @@ func (o *object) quote(s string) {
 			return
 		}
 	}
-	b := append(o.b, '"')
-	b = append(b, s...)
-	o.b = append(b, '"')
+	o.b = append(o.b, '"')
+	o.b = append(o.b, s...)
+	o.b = append(o.b, '"')
 }
 
 func (o *object) integer(name string, value int64) {

@@ -70,16 +70,23 @@ func (f *fleet) dial() (net.Conn, *bufio.Reader) {
 }
 
 // ask sends a request by hand and returns the response; its body is not read.
-func (f *fleet) ask(c net.Conn, r *bufio.Reader, method, head string) *http.Response {
+func (f *fleet) ask(c net.Conn, r *bufio.Reader, method, head string) heard {
 	f.t.Helper()
 	if _, err := io.WriteString(c, method+head+"X-Request-Id: "+requestID(f.t)+"\r\n\r\n"); err != nil {
 		f.t.Fatal(err)
 	}
-	resp, err := http.ReadResponse(r, &http.Request{Method: method})
+	resp, err := http.ReadResponse(r, &http.Request{Method: method}) //nolint:bodyclose // the test closes the connection
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return resp
+	return heard{resp.StatusCode, resp.Header, resp.Body}
+}
+
+// heard is a response on a connection that the test closes.
+type heard struct {
+	StatusCode int
+	Header     http.Header
+	Body       io.Reader
 }
 
 const (
@@ -136,7 +143,7 @@ func TestX12_UpgradesAndConnectAreDecidedAtTheirHeaders(t *testing.T) {
 
 // tunnels checks the answer to a request for a tunnel, and reports whether there
 // is to be one.
-func (f *fleet) tunnels(r route, resp *http.Response, status int) bool {
+func (f *fleet) tunnels(r route, resp heard, status int) bool {
 	f.t.Helper()
 	if r.request == buffered || r.request == bufferedPartial {
 		// Such a gateway waits for the end of a body, and a tunnel has none.
