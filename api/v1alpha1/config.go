@@ -89,13 +89,14 @@ const (
 type LimitsConfiguration struct {
 	// Body is the largest request body, 1KiB to 1GiB. Default 32MiB.
 	Body Bytes `json:"body"`
-	// Buffered is how much of request bodies the picker holds at once, over all
-	// requests, until they are decided and handed back: at least Body, at most
-	// 64GiB. Each part that a body comes in counts for 64 bytes more. Default 1GiB.
+	// Buffered is how much of requests the picker holds at once until they are
+	// decided and handed back, over all of them: bodies, and the headers that are
+	// kept. At least Body, at most 64GiB. Each part that a body comes in counts for
+	// 64 bytes more. Default 1GiB.
 	Buffered Bytes `json:"buffered"`
-	// Message is the largest message of a gateway, 1MiB to 2047MiB. A gateway that
+	// Message is the largest message of a gateway, 2MiB to 2047MiB. A gateway that
 	// buffers sends a whole body in one, with headers and attributes beside it.
-	// Default Body and 1MiB more.
+	// Default Body and 1MiB more, 2MiB at least.
 	Message Bytes `json:"message"`
 	// HeaderCount and HeaderBytes bound the headers of one request: how many there
 	// may be, 1 to 10000, and the length of all names and values together, 1KiB to
@@ -103,7 +104,7 @@ type LimitsConfiguration struct {
 	HeaderCount int   `json:"headerCount"`
 	HeaderBytes Bytes `json:"headerBytes"`
 	// Streams is how many requests may be in flight at once over all connections,
-	// 1 to 10000000. Default 100000, each of about 30KiB.
+	// 1 to 10000000. Default 100000, each of about 16KiB once it is decided.
 	Streams int `json:"streams"`
 	// StreamsPerConnection is how many requests may be in flight on one
 	// connection of a gateway, 1 to 10000000. It is announced to the gateway, which

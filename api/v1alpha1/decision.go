@@ -152,8 +152,9 @@ type Outcome struct {
 	Status int `json:"status,omitempty"`
 	// Cause is complete, client_disconnect, upstream_error, engine_abort,
 	// gateway_timeout, aborted (in mid-response, by client or replica), unseen (the
-	// gateway does not show it), served_outside, shutdown or internal. An error event
-	// inside a response with status 200 is an upstream_error.
+	// gateway does not show it), refused (after it was placed), served_outside,
+	// shutdown or internal. An error event inside a response with status 200 is an
+	// upstream_error.
 	Cause string `json:"cause"`
 	// Seen is how far the gateway showed the response: whole (headers and end), end
 	// (headers, and the stream's end for its own, which does not say why), headers
@@ -161,7 +162,8 @@ type Outcome struct {
 	Seen string `json:"seen"`
 	// ErrorCode is the code of an error inside the response; absent without one.
 	ErrorCode int `json:"errorCode,omitempty"`
-	// Details is the gateway's own word for a response that it made itself.
+	// Details is the gateway's own word for a response that it made itself, or the
+	// token of the picker's refusal that replaced what was due.
 	Details string `json:"details,omitempty"`
 	// TTFT is the time from the end of the request to the first byte of the
 	// response body; absent if there was none or it was not seen.

@@ -11,6 +11,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-dev/berth/internal/response"
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -20,8 +21,8 @@ import (
 type Settings struct {
 	// BodyLimit is the largest request body in bytes; above it 413.
 	BodyLimit int64
-	// Buffered is the most bytes of bodies that are held at once, over all
-	// streams of the server; above it 503.
+	// Buffered is the most bytes of requests that are held at once, over all
+	// streams of the server, until they are decided; above it 503.
 	Buffered int64
 	// Streams is how many streams may be open at once; those above it get 503.
 	Streams int
@@ -29,9 +30,9 @@ type Settings struct {
 	// longest that their names and values may be together; above either 431.
 	HeaderCount int
 	HeaderBytes int64
-	// UploadIdle is the longest pause in a request body, UploadTime the longest
-	// time from the headers to the body's end; above either 408. They hold for
-	// bodies that are held here, not for those that the gateway holds.
+	// UploadIdle is the longest pause in a request body that is held here,
+	// UploadTime the longest time from the headers to the body's end; above either
+	// 408.
 	UploadIdle, UploadTime time.Duration
 	// DecisionDeadline bounds the time from the end of the request to the
 	// decision; above it 504.
@@ -90,12 +91,14 @@ type conversation struct {
 	served            Served
 	answer            response.Observer
 	finished          bool
-	// bodied is set where the headers do not end the request.
-	bodied bool
+	// refusedFor is the cause of a placed request's end by a refusal, reason the
+	// token of it.
+	refusedFor Cause
+	reason     string
 	// responseShown is set by response headers. shown says what all streams in
 	// these body modes were shown: those of a gateway that shows less end otherwise.
 	responseShown bool
-	shown         *shown
+	shown         *atomic.Bool
 	// reset is set where the gateway has reset the stream, not closed it.
 	reset bool
 	// tailEnded is set by the last part of a request that is passed by.
@@ -120,24 +123,17 @@ type conversation struct {
 type shared struct {
 	// held counts the bytes of bodies that streams hold.
 	held atomic.Int64
-	// shown is indexed by the body modes of requests and responses.
-	shown [bodyModes][bodyModes]shown
+	// shown is set for the body modes, of requests and responses, in which a gateway
+	// has shown response headers: the messages do not say whether it will.
+	shown [bodyModes][bodyModes]atomic.Bool
 	// nowhere stands for body modes that this version does not know.
-	nowhere shown
-}
-
-// shown is what gateways have shown in some body modes, since the messages do not
-// say what else they will not send.
-type shown struct {
-	// responses is set once there were response headers; ends, once a stream was
-	// kept until the end of a response whose body was not shown.
-	responses, ends atomic.Bool
+	nowhere atomic.Bool
 }
 
 // bodyModes is how many body modes there are.
 const bodyModes = 5
 
-func (s *shared) in(request, response extprocfilterv3.ProcessingMode_BodySendMode) *shown {
+func (s *shared) in(request, response extprocfilterv3.ProcessingMode_BodySendMode) *atomic.Bool {
 	if request < 0 || request >= bodyModes || response < 0 || response >= bodyModes {
 		return &s.nowhere
 	}
@@ -199,9 +195,8 @@ func (c *conversation) requestHeaders(msg *extprocv3.ProcessingRequest, h *extpr
 	c.shown = c.shared.in(c.reqMode, c.respMode)
 	now := c.clock()
 	c.req.ReceivedAt, c.idleSince = now, now
-	c.bodied = !h.GetEndOfStream()
 	length, refusal := c.readHeaders(h)
-	c.readMetadata(msg)
+	kept := c.readMetadata(msg) + c.req.size()
 	switch {
 	case c.overloaded:
 		c.refuse(overloaded("the endpoint picker serves as many requests as it may"))
@@ -238,6 +233,7 @@ func (c *conversation) requestHeaders(msg *extprocv3.ProcessingRequest, h *extpr
 		}
 	case (holds || buffers) && length > c.settings.BodyLimit:
 		c.refuse(c.bodyTooLarge())
+	case (holds || buffers) && !c.charge(kept):
 	case holds:
 		c.phase = collectBody
 	case buffers:
@@ -326,26 +322,30 @@ func upgrades(connection, upgrade string) bool {
 }
 
 // readMetadata takes what filters in the gateway said, from the first request
-// message that carries it.
-func (c *conversation) readMetadata(msg *extprocv3.ProcessingRequest) {
+// message that carries it. It returns how many bytes of it are kept.
+func (c *conversation) readMetadata(msg *extprocv3.ProcessingRequest) (kept int64) {
 	metadata := msg.GetMetadataContext()
 	if metadata == nil {
-		return
+		return 0
 	}
 	if c.req.Subset == nil {
-		c.req.Subset = subsetOf(metadata)
+		if c.req.Subset = subsetOf(metadata); c.req.Subset != nil {
+			kept = int64(proto.Size(metadata))
+		}
 	}
 	if len(c.req.IntentKeys) == 0 {
-		c.req.IntentKeys = intentKeys(metadata)
+		if c.req.IntentKeys = intentKeys(metadata); len(c.req.IntentKeys) > 0 {
+			kept = int64(proto.Size(metadata))
+		}
 	}
+	return kept
 }
 
 func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv3.HttpBody) error {
 	switch c.phase {
 	case collectBody:
 		c.idleSince = c.clock()
-		c.readMetadata(msg)
-		if !c.hold(b.GetBody()) {
+		if !c.charge(c.readMetadata(msg)) || !c.hold(b.GetBody()) {
 			return nil
 		}
 		if b.GetEndOfStream() && c.decideWithBody() {
@@ -354,8 +354,7 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 			c.phase = awaitResponse
 		}
 	case awaitBuffered:
-		c.readMetadata(msg)
-		if c.hold(b.GetBody()) && c.decideWithBody() {
+		if c.charge(c.readMetadata(msg)) && c.hold(b.GetBody()) && c.decideWithBody() {
 			msg := &extprocv3.ProcessingResponse{
 				Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
 					Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
@@ -414,13 +413,20 @@ func (c *conversation) hold(part []byte) bool {
 	if len(part) == 0 {
 		return true
 	}
-	cost := int64(len(part)) + partOverhead
-	c.held += cost
-	if c.shared.held.Add(cost) > c.settings.Buffered {
-		c.refuse(overloaded("the endpoint picker holds as many request bodies as it may"))
+	if !c.charge(int64(len(part)) + partOverhead) {
 		return false
 	}
 	c.chunks = append(c.chunks, part)
+	return true
+}
+
+// charge counts what is held of the request until it is decided, or refuses it.
+func (c *conversation) charge(bytes int64) bool {
+	c.held += bytes
+	if c.shared.held.Add(bytes) > c.settings.Buffered {
+		c.refuse(overloaded("the endpoint picker holds as much of requests as it may"))
+		return false
+	}
 	return true
 }
 
@@ -517,10 +523,8 @@ func (c *conversation) decideWithBody() bool {
 	} else if len(c.chunks) == 1 {
 		c.req.Body = c.chunks[0]
 	}
-	c.req.BodySeen = true
-	ok := c.decide()
-	c.req.Body = nil
-	return ok
+	c.req.BodySeen, c.req.BodyBytes = true, c.bytesIn
+	return c.decide()
 }
 
 // decide has the request decided, or refuses it.
@@ -528,6 +532,8 @@ func (c *conversation) decide() bool {
 	c.req.CompleteAt = c.clock()
 	c.req.Deadline = c.req.CompleteAt.Add(c.settings.DecisionDeadline)
 	d, refusal := c.decider.Decide(&c.req)
+	// A response may take long, and nothing of the request is needed for it.
+	c.req = Request{Tunnel: c.req.Tunnel, ReceivedAt: c.req.ReceivedAt, CompleteAt: c.req.CompleteAt}
 	if refusal != nil {
 		c.replace(refusal)
 		return false
@@ -544,6 +550,7 @@ func (c *conversation) refuse(r *Refusal) {
 
 func (c *conversation) report(r *Refusal) {
 	if c.onRefusal != nil {
+		c.req.BodyBytes = c.bytesIn
 		c.onRefusal(&c.req, c.decision, r)
 	}
 }
@@ -553,6 +560,7 @@ func (c *conversation) replace(r *Refusal) {
 	c.letGo()
 	c.out = append(c.out, immediate(r))
 	c.phase = refused
+	c.refusedFor, c.reason = Refused, r.Reason
 }
 
 func (c *conversation) answerRequestHeaders() {
@@ -618,6 +626,9 @@ func (c *conversation) idleDeadline() (at telemetry.Instant, ok bool) {
 		return c.idleSince.Add(emptyStream), true
 	case collectBody:
 		return min(c.idleSince.Add(c.settings.UploadIdle), c.req.ReceivedAt.Add(c.settings.UploadTime)), true
+	case awaitBuffered:
+		// The gateway does not tell when parts come.
+		return c.req.ReceivedAt.Add(c.settings.UploadTime), true
 	default:
 		return 0, false
 	}

@@ -26,6 +26,8 @@ type Request struct {
 	// show it before the decision is due; a bodiless request has an empty Body.
 	Body     []byte
 	BodySeen bool
+	// BodyBytes is how many bytes of the body have come, kept or not.
+	BodyBytes int64
 	// Tunnel is set for CONNECT and for requests that ask for another protocol
 	// (WebSocket): what follows the headers is no body, and is not waited for.
 	Tunnel bool
@@ -40,6 +42,11 @@ type Request struct {
 	// ReceivedAt is when the headers came, CompleteAt when the last part of the
 	// request came. A decision made after Deadline is refused.
 	ReceivedAt, CompleteAt, Deadline telemetry.Instant
+}
+
+// size is how many bytes its headers keep.
+func (r *Request) size() int64 {
+	return int64(len(r.Method) + len(r.Path) + len(r.ContentType) + len(r.ContentEncoding) + len(r.RequestID))
 }
 
 // Decision follows one placed request to its end. It is used by one stream;
@@ -113,6 +120,8 @@ const (
 	// ServedOutside: the response was replaced, since the gateway took it from
 	// outside the screened set.
 	ServedOutside Cause = "served_outside"
+	// Refused: this picker refused the request after it was placed.
+	Refused Cause = "refused"
 	// Internal: a fault of the picker.
 	Internal Cause = "internal"
 )
@@ -136,6 +145,8 @@ const (
 type Outcome struct {
 	At    telemetry.Instant
 	Cause Cause
+	// Reason is the token of the refusal that ended the request; empty without one.
+	Reason string
 	// RequestBytes and ResponseBytes are body bytes as seen here; ResponseSeen
 	// is false where the gateway does not show the response body.
 	RequestBytes, ResponseBytes int64

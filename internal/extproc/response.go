@@ -37,12 +37,13 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 		return c.unexpected("response_headers")
 	}
 	c.responseShown = true
-	c.shown.responses.Store(true)
+	c.shown.Store(true)
 	c.served = servedOf(msg)
 	c.served.At = c.clock()
 	c.readResponseHeaders(h)
 	if refusal := c.decision.Served(c.served); refusal != nil {
 		c.replace(refusal)
+		c.refusedFor = ServedOutside
 		return nil
 	}
 	answer := &extprocv3.ProcessingResponse{
@@ -141,13 +142,14 @@ func (c *conversation) finish(cause Cause) {
 	case c.phase == done:
 		cause = c.endCause()
 	case c.phase == refused && cause == ClientDisconnect:
-		cause = ServedOutside
+		cause = c.refusedFor
 	case cause == ClientDisconnect:
 		cause = c.cutCause()
 	}
 	c.decision.Finish(Outcome{
 		At:            c.clock(),
 		Cause:         cause,
+		Reason:        c.reason,
 		RequestBytes:  c.bytesIn,
 		ResponseBytes: c.bytesOut,
 		ResponseSeen:  c.observes(),
@@ -181,37 +183,18 @@ func (c *conversation) cutCause() Cause {
 		return Aborted
 	case c.responseShown && !c.served.ByReplica():
 		return localCause(c.served.Details)
-	case c.responseShown && c.reset && !c.showsEnd():
+	case c.responseShown && c.reset:
+		// The gateway has nothing more to show, since it shows no ends, or since the
+		// response was over already; or the gateway is gone.
 		return Unseen
 	case c.responseShown:
 		// The stream's end is the only sign that such a gateway gives, and the only
-		// end that a tunnel has. Where the response was over before its headers were
-		// answered, the gateway resets the stream here too.
-		if !c.observes() && !c.reset && !c.keptOpen() {
-			c.shown.ends.Store(true)
-		}
+		// end that a tunnel has.
 		return Complete
-	case !c.observes() && (c.reset || !c.shown.responses.Load()):
+	case !c.observes() && (c.reset || !c.shown.Load()):
 		return Unseen
 	default:
 		return ClientDisconnect
-	}
-}
-
-// showsEnd reports that the stream lasts until the end of the response, as far as
-// is known.
-func (c *conversation) showsEnd() bool { return c.keptOpen() || c.shown.ends.Load() }
-
-// keptOpen reports that the request's body keeps the stream open to the end of the
-// exchange, whatever else the gateway shows: in these modes Envoy does not tell
-// where the request's half ends.
-func (c *conversation) keptOpen() bool {
-	switch c.reqMode {
-	case extprocfilterv3.ProcessingMode_BUFFERED, extprocfilterv3.ProcessingMode_STREAMED,
-		extprocfilterv3.ProcessingMode_BUFFERED_PARTIAL:
-		return c.bodied
-	default:
-		return false
 	}
 }
 
@@ -221,7 +204,7 @@ func (c *conversation) seen() Seen {
 		return SeenNothing
 	case c.phase == done:
 		return SeenWhole
-	case c.observes() && !c.req.Tunnel, c.reset && !c.showsEnd():
+	case c.observes() && !c.req.Tunnel, c.reset:
 		return SeenHeaders
 	default:
 		return SeenEnd

@@ -53,7 +53,7 @@ type script struct {
 func openScript(t *testing.T, d *datadriven.TestData) *script {
 	s := &script{now: telemetry.At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))}
 	s.decider = &scriptDecider{script: s, pick: "10.0.0.1:8000"}
-	overloaded, shown, ends := false, false, false
+	overloaded, shown := false, false
 	settings := wide()
 	settings.UploadIdle, settings.UploadTime, settings.DecisionDeadline = 10*time.Second, 5*time.Minute, 500*time.Millisecond
 	for _, arg := range d.CmdArgs {
@@ -71,9 +71,6 @@ func openScript(t *testing.T, d *datadriven.TestData) *script {
 		case "shown":
 			// Another stream in these modes was shown a response.
 			shown = true
-		case "ends":
-			// Another stream was kept until the end of its response.
-			ends = true
 		case "overloaded":
 			overloaded = true
 		case "pass-trailers":
@@ -90,11 +87,9 @@ func openScript(t *testing.T, d *datadriven.TestData) *script {
 	}
 	s.c = newConversation(settings, s.decider, func() telemetry.Instant { return s.now }, &s.shared)
 	s.c.overloaded = overloaded
-	if shown || ends {
+	if shown {
 		for i := range bodyModes {
-			in := s.shared.in(extprocfilterv3.ProcessingMode_BodySendMode(i), extprocfilterv3.ProcessingMode_NONE)
-			in.responses.Store(true)
-			in.ends.Store(ends)
+			s.shared.in(extprocfilterv3.ProcessingMode_BodySendMode(i), extprocfilterv3.ProcessingMode_NONE).Store(true)
 		}
 	}
 	s.c.onBlind = func(mode string) { fmt.Fprintf(&s.out, "warned of body mode %s\n", mode) }
@@ -144,7 +139,7 @@ func (s *script) pass(t *testing.T, d *datadriven.TestData) string {
 		for _, m := range s.c.uploadEnded() {
 			s.describe(m)
 		}
-		s.c.finish(ServedOutside)
+		s.c.finish(s.c.refusedFor)
 	}
 	return s.result()
 }

@@ -224,7 +224,7 @@ func (p *process) handle(msg *extprocv3.ProcessingRequest) {
 	case err != nil:
 		p.finish(Internal, err)
 	case p.c.phase == refused:
-		p.finish(ServedOutside, nil)
+		p.finish(p.c.refusedFor, nil)
 	}
 }
 
@@ -252,7 +252,7 @@ func (p *process) checkIdle() {
 		return
 	}
 	err := p.send(p.c.uploadEnded())
-	p.finish(ServedOutside, err)
+	p.finish(p.c.refusedFor, err)
 }
 
 func (p *process) quit() {

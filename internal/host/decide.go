@@ -57,9 +57,7 @@ func newDecider(registry *pool.Registry, clock telemetry.Clock, rec *recorder, m
 
 // Decide implements extproc.Decider.
 func (d *decider) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refusal) {
-	for _, name := range req.UntrustedHeaders {
-		d.metrics.untrustedHeader(name)
-	}
+	d.countUntrusted(req)
 	now := d.clock()
 	act := d.active.Load()
 	id := d.ids.next()
@@ -86,6 +84,12 @@ func (d *decider) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refus
 	return d.recorder.placed(c, d), nil
 }
 
+func (d *decider) countUntrusted(req *extproc.Request) {
+	for _, name := range req.UntrustedHeaders {
+		d.metrics.untrustedHeader(name)
+	}
+}
+
 // refusedByProtocol counts a request that the protocol layer refused, and records
 // it, unless it was decided: then it has a record, which its end completes.
 func (d *decider) refusedByProtocol(req *extproc.Request, decision extproc.Decision, refusal *extproc.Refusal) {
@@ -93,12 +97,14 @@ func (d *decider) refusedByProtocol(req *extproc.Request, decision extproc.Decis
 	if decision != nil {
 		return
 	}
+	d.countUntrusted(req)
 	c := &cycle{
 		id:      d.ids.next(),
 		now:     d.clock(),
 		act:     d.active.Load(),
 		set:     d.registry.Set(),
 		request: req,
+		facts:   request.Facts{API: request.APIOf(req.Path), Unread: request.UnreadRefused},
 		scratch: &scratch{},
 	}
 	refusal.DecisionID = c.id
@@ -168,6 +174,7 @@ func (d *decider) readIntent(c *cycle) *extproc.Refusal {
 	}
 	facts, err := request.Read(req.Path, req.ContentType, req.ContentEncoding, req.Body)
 	if err != nil {
+		c.facts.API = request.APIOf(req.Path)
 		refusal := &extproc.Refusal{Status: 400, Reason: "body_malformed", Message: err.Error()}
 		var scanErr *request.Error
 		if errors.As(err, &scanErr) {

@@ -22,7 +22,6 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
@@ -70,7 +69,7 @@ type Host struct {
 	extproc  *extproc.Server
 	grpc     *grpc.Server
 	healthz  *grpc.Server
-	health   *health.Server
+	health   *healthServer
 	metricsH *http.Server
 	adminH   *http.Server
 
@@ -151,6 +150,13 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 			return
 		}
 		opts.Log.Info("the decision log can be written again")
+	})
+	h.ledger.OnLogBehind(func(behind bool) {
+		if behind {
+			opts.Log.Error("decision records are being dropped: the decision log does not keep up")
+			return
+		}
+		opts.Log.Info("the decision log keeps up again")
 	})
 	if err := h.follow(p); err != nil {
 		h.closeListeners()
@@ -239,6 +245,7 @@ func (h *Host) serve() {
 	l := h.listener
 	h.grpc = grpc.NewServer(append(append(h.identity.grpcOptions(), extproc.GRPCOptions()...),
 		grpc.MaxRecvMsgSize(int(l.Message)),
+		grpc.MaxHeaderListSize(metadataLimit),
 		grpc.MaxConcurrentStreams(uint32(l.StreamsPerConnection)),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connectionWindow),
@@ -247,14 +254,11 @@ func (h *Host) serve() {
 	)...)
 	h.metrics.follow(h.extproc.Held, h.extproc.Streams)
 	extprocv3.RegisterExternalProcessorServer(h.grpc, h.extproc)
-	h.health = health.NewServer()
-	h.healthz = grpc.NewServer()
+	h.health = newHealthServer()
+	h.healthz = grpc.NewServer(grpc.MaxConcurrentStreams(maxWatches))
 	healthv1.RegisterHealthServer(h.healthz, h.health)
 	// Gateways may also ask on the port that they use.
 	healthv1.RegisterHealthServer(h.grpc, h.health)
-	for _, service := range healthServices {
-		h.health.SetServingStatus(service, healthv1.HealthCheckResponse_SERVING)
-	}
 
 	const headerTimeout = 5 * time.Second
 	h.metricsH = &http.Server{Handler: admin.Metrics(h.metrics.registry, h.ready), ReadHeaderTimeout: headerTimeout}
@@ -269,12 +273,9 @@ func (h *Host) serve() {
 	go func() { _ = h.adminH.Serve(h.adminL) }()
 }
 
-// healthServices are the names that health is asked by: of no service in
-// particular, of the one that gateways use, and those that the probes of GIE's
-// chart name.
-var healthServices = []string{
-	"", extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "inference-extension", "liveness", "readiness",
-}
+// metadataLimit is how much gRPC metadata a gateway may send with a stream, bytes:
+// far above what gateways do send, which is next to nothing.
+const metadataLimit = 64 << 10
 
 // fault describes what was panicked with. Only the runtime's own words are told:
 // another value may hold what a request said.
@@ -302,6 +303,9 @@ func (h *Host) settings() extproc.Settings {
 }
 
 func (h *Host) ready() error {
+	if h.health.ending.Err() != nil {
+		return errors.New("the picker is shutting down")
+	}
 	if len(h.pools.Set().Endpoints) == 0 {
 		return errors.New("the pool has no endpoints")
 	}

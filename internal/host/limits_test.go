@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +14,10 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
 )
 
 // Each limit of the configuration, met by a whole picker: what the gateway gets,
@@ -79,7 +83,7 @@ func TestAConnectionIsToldHowManyStreamsItMayHave(t *testing.T) {
 }
 
 func TestX10_AMessageThatIsTooLargeIsCountedAndRecorded(t *testing.T) {
-	r := limited(t, "body: 1MiB, message: 1MiB")
+	r := limited(t, "body: 1MiB, message: 2MiB")
 	conn := dial(t, r.ExtProcAddr())
 	defer conn.Close()
 	c := begin(t, conn)
@@ -92,7 +96,7 @@ func TestX10_AMessageThatIsTooLargeIsCountedAndRecorded(t *testing.T) {
 	c.send(first)
 	c.recv()
 	// The picker may have ended the stream before all of it is sent.
-	_ = c.stream.Send(bodyMessage(make([]byte, 1<<20), true))
+	_ = c.stream.Send(bodyMessage(make([]byte, 2<<20), true))
 	if _, err := c.stream.Recv(); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("the stream ended with %v, want ResourceExhausted", err)
 	}
@@ -327,7 +331,7 @@ func TestLimitsOfTheListenerActAfterARestartAndAreWarnedOf(t *testing.T) {
 	r := limited(t, "streamsPerConnection: 7")
 	r.configure(quiet + "limits: {streamsPerConnection: 8}\n")
 	eventually(t, "the log says when it acts", func() bool {
-		return r.log.FilterMessageSnippet("streamsPerConnection").FilterMessageSnippet("act after a restart").Len() == 1
+		return r.log.FilterMessageSnippet("streamsPerConnection").FilterMessageSnippet("after a restart").Len() == 1
 	})
 	r.configure(quiet + "limits: {streamsPerConnection: 7, streams: 1}\n")
 	conn := dial(t, r.ExtProcAddr())
@@ -344,4 +348,66 @@ func headersOf(pairs ...string) (all []*corev3.HeaderValue) {
 		all = append(all, rawHeader(pairs[i], pairs[i+1]))
 	}
 	return all
+}
+
+func TestRecordsOfEarlyRefusalsSayWhatTheRequestWas(t *testing.T) {
+	r := limited(t, "body: 1KiB, headerCount: 5")
+	conn := dial(t, r.ExtProcAddr())
+	defer conn.Close()
+	for _, c := range []struct {
+		name string
+		q    question
+		want v1alpha1.RequestFacts
+	}{
+		{"too large", question{parts: []string{strings.Repeat("x", 1000), strings.Repeat("x", 1000)}},
+			v1alpha1.RequestFacts{API: "chat_completions", BodyBytes: 2000, Unread: "refused"}},
+		{"too many headers", question{path: "/v1/embeddings", headers: headersOf("a", "", "b", "", "c", "")},
+			v1alpha1.RequestFacts{API: "embeddings", Unread: "refused"}},
+		{"malformed", question{parts: []string{"{"}}, v1alpha1.RequestFacts{API: "chat_completions", BodyBytes: 1}},
+	} {
+		g := r.ask(conn, c.q)
+		if g.refusal == nil {
+			t.Fatalf("%s: placed", c.name)
+		}
+		if d := r.record(valueOf(g.refusal.GetHeaders(), "x-berth-decision"), written); d.Request != c.want {
+			t.Errorf("%s: recorded as %+v, want %+v", c.name, d.Request, c.want)
+		}
+		g.leave()
+	}
+}
+
+func TestWhatIsRefusedAfterItWasPlacedIsNoViolation(t *testing.T) {
+	r, conn := two(t, "")
+	c := begin(t, conn)
+	c.send(&extprocv3.ProcessingRequest{
+		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{}},
+		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: bodyStreamed, ResponseBodyMode: bodyNone},
+	})
+	id := valueOf(c.recv().GetRequestHeaders().GetResponse().GetHeaderMutation(), "x-berth-decision")
+	c.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}})
+	if answer := c.recv().GetImmediateResponse(); answer.GetStatus().GetCode() != 400 {
+		t.Fatalf("answered with %v, want 400", answer)
+	}
+	d := r.record(id, ended)
+	if d.Outcome.Cause != "refused" || d.Outcome.Details != "trailers_refused" {
+		t.Errorf("the outcome is %+v, want refused for trailers_refused", d.Outcome)
+	}
+	if page := r.metricsPage(); strings.Contains(page, "served_outside") {
+		t.Error("it counts as served outside")
+	}
+	c.cancel()
+}
+
+func TestMetadataOfGatewaysIsLimited(t *testing.T) {
+	r := limited(t, "drain: 0s")
+	conn := dial(t, r.ExtProcAddr())
+	defer conn.Close()
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x", strings.Repeat("y", metadataLimit))
+	stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("a stream with %d bytes of metadata ended with %v, want an error", metadataLimit, err)
+	}
 }

@@ -66,7 +66,10 @@ func (r *recorder) finished(f *inFlight, o extproc.Outcome) {
 		Duration:     o.At.Sub(f.completeAt).Seconds(),
 		RequestBytes: o.RequestBytes,
 	}
-	if !f.served.ByReplica() {
+	switch {
+	case o.Reason != "":
+		out.Details = o.Reason
+	case !f.served.ByReplica():
 		out.Details = f.served.Details
 	}
 	if o.ResponseSeen {
@@ -122,7 +125,7 @@ func describe(c *cycle) *v1alpha1.Decision {
 			API:         c.facts.API.String(),
 			Stream:      c.facts.Stream,
 			MaxTokens:   c.facts.MaxTokens,
-			BodyBytes:   len(req.Body),
+			BodyBytes:   max(len(req.Body), int(req.BodyBytes)),
 			PromptBytes: c.facts.Prompt.End - c.facts.Prompt.Start,
 			Unread:      c.facts.Unread,
 		},

@@ -105,13 +105,22 @@ func (h *Host) tryAgain(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		h.mu.Lock()
-		p := h.awaited
-		h.mu.Unlock()
-		if p != nil && h.reload(p) == nil {
+		if p := h.reloadAwaited(); p != nil {
 			h.loaded(p)
 		}
 	}
+}
+
+// reloadAwaited puts the configuration that waits into force, and returns it; nil
+// where there is none, or where it still cannot be.
+func (h *Host) reloadAwaited() *policy.Policy {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.awaited
+	if p == nil || h.reloadLocked(p) != nil {
+		return nil
+	}
+	return p
 }
 
 // inForce reports whether a file that was read again still means the same.
@@ -124,6 +133,10 @@ func (h *Host) inForce(p *policy.Policy) bool {
 func (h *Host) reload(p *policy.Policy) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.reloadLocked(p)
+}
+
+func (h *Host) reloadLocked(p *policy.Policy) error {
 	was := h.decider.active.Load().policy
 	act, err := activate(p)
 	if err != nil {
@@ -134,8 +147,9 @@ func (h *Host) reload(p *policy.Policy) error {
 			return err
 		}
 	}
-	if p.Limits.Listener != h.listener {
-		h.opts.Log.Warn("limits.message, limits.streamsPerConnection and limits.keepalive act after a restart: they differ from what they were at the start",
+	if p.Limits.Listener != h.listener && p.Limits.Listener != was.Limits.Listener {
+		h.opts.Log.Warn("limits.message (by default limits.body and 1MiB more), limits.streamsPerConnection and limits.keepalive "+
+			"differ from what they were at the start: they act after a restart",
 			zap.Any("now", p.Limits.Listener), zap.Any("atStart", h.listener))
 	}
 	h.ledger.SetLimit(p.Ledger.Ring)

@@ -141,7 +141,7 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 		{"uploadIdle", berthHead + "limits: {uploadIdle: 1h}\n", []string{"6: limits.uploadIdle: 1h: must be 10ms to 10m"}},
 		{"uploadTime", berthHead + "limits: {uploadTime: 25h}\n", []string{"6: limits.uploadTime: 25h: must be 10ms to 24h"}},
 		{"less time for all than for a pause", berthHead + "limits: {uploadIdle: 20s, uploadTime: 10s}\n", []string{"6: limits.uploadTime: 10s: must be at least limits.uploadIdle (20s)"}},
-		{"message", berthHead + "limits: {message: 512KiB}\n", []string{"6: limits.message: 512KiB: must be 1MiB to 2047MiB"}},
+		{"message", berthHead + "limits: {message: 512KiB}\n", []string{"6: limits.message: 512KiB: must be 2MiB to 2047MiB"}},
 		{"headerCount", berthHead + "limits: {headerCount: 0}\n", []string{"6: limits.headerCount: 0: must be 1 to 10000"}},
 		{"headerBytes", berthHead + "limits: {headerBytes: 1GiB}\n", []string{"6: limits.headerBytes: 1GiB: must be 1KiB to 16MiB"}},
 		{"streams", berthHead + "limits: {streams: 0}\n", []string{"6: limits.streams: 0: must be 1 to 10000000"}},

@@ -61,8 +61,9 @@ func (d *document) settings() v1alpha1.BerthConfiguration {
 }
 
 // messageRoom is what a message may hold beside a body, unless the file says
-// otherwise.
-const messageRoom = v1alpha1.MiB
+// otherwise. leastMessage is twice what Envoy sends at once of a body that it does
+// not buffer, by its defaults.
+const messageRoom, leastMessage = v1alpha1.MiB, 2 * v1alpha1.MiB
 
 func (d *document) limits(l *v1alpha1.LimitsConfiguration) {
 	if within(d, "limits.body", l.Body, v1alpha1.KiB, v1alpha1.GiB) &&
@@ -70,9 +71,9 @@ func (d *document) limits(l *v1alpha1.LimitsConfiguration) {
 		d.refuse("limits.buffered", fmt.Sprintf("must be at least limits.body (%v)", l.Body))
 	}
 	if d.has("limits.message") {
-		within(d, "limits.message", l.Message, v1alpha1.MiB, 2047*v1alpha1.MiB)
+		within(d, "limits.message", l.Message, leastMessage, 2047*v1alpha1.MiB)
 	} else {
-		l.Message = l.Body + messageRoom
+		l.Message = max(leastMessage, l.Body+messageRoom)
 	}
 	within(d, "limits.headerCount", l.HeaderCount, 1, 10000)
 	within(d, "limits.headerBytes", l.HeaderBytes, v1alpha1.KiB, 16*v1alpha1.MiB)

@@ -25,8 +25,10 @@ const (
 	// UnreadEmptyBody: there is no byte to read.
 	UnreadEmptyBody = "empty_body"
 	// UnreadNotShown: the gateway shows no body before a replica must be picked.
-	// This and UnreadTunnel are for the caller to set, who knows it.
+	// This and the next two are for the caller to set, who knows it.
 	UnreadNotShown = "not_shown"
+	// UnreadRefused: the request was refused before its body was due to be read.
+	UnreadRefused = "refused"
 	// UnreadTunnel: what follows the headers is not a body.
 	UnreadTunnel = "tunnel"
 	// UnreadContentEncoding: the body is compressed.
