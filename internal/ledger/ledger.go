@@ -6,9 +6,12 @@
 // follow; of text it follows none. It is written when the request is decided,
 // while what it tells is in the processor's cache. The end of the request
 // completes it: the few members that it changes are a text of their own. Only
-// then is the record's line written. Writing happens on a goroutine of its own:
-// no request waits for the log, and when the log falls behind, records are
-// dropped and counted.
+// then is the record's line written.
+//
+// Writing happens on a goroutine of its own, and no request waits for it. A log
+// that nobody reads holds up a bounded number of records of a bounded size; more
+// are dropped and counted. A log that takes a part of a line and fails, as a full
+// disk does, has one broken line for it.
 package ledger
 
 import (
@@ -42,7 +45,9 @@ type Ledger struct {
 }
 
 // New returns a ledger with a ring of at most limit records. Lines go to w; a
-// nil w writes none. count is told "written", "dropped" or "failed" per line.
+// nil w writes none. w may take less than it is given. count is told, per line,
+// "written" if the log has the whole of it, "failed" if not, and "dropped" if it
+// was not tried, since too many waited already.
 func New(limit int, w io.Writer, count func(result string)) *Ledger {
 	l := &Ledger{
 		limit:   limit,
@@ -110,6 +115,16 @@ func (l *Ledger) Flush(within time.Duration) bool {
 func (l *Ledger) OnLogError(f func(error)) {
 	if l.log != nil {
 		l.log.changed = f
+	}
+}
+
+// OnLogBehind calls f with true when a record is dropped since the log does not
+// keep up, and with false when it keeps up again: once for each change. It must be
+// set before the first Close or End. The calls come one after the other; nothing
+// waits for them but Flush.
+func (l *Ledger) OnLogBehind(f func(behind bool)) {
+	if l.log != nil {
+		l.log.fellBehind = f
 	}
 }
 
