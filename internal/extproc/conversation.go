@@ -296,15 +296,17 @@ func (c *conversation) readHeaders(h *extprocv3.HttpHeaders) (length int64, refu
 		}
 	}
 	c.req.Tunnel = c.req.Method == connectMethod || upgrades(connection, upgrade)
-	if len(headers) > c.settings.HeaderCount || size > c.settings.HeaderBytes {
-		return 0, &Refusal{
-			Status: 431,
-			Reason: "headers_too_large",
-			Message: fmt.Sprintf("the request has %d headers of %d bytes, more than %d, or than %d bytes",
-				len(headers), size, c.settings.HeaderCount, c.settings.HeaderBytes),
-		}
+	switch {
+	case len(headers) > c.settings.HeaderCount:
+		return 0, headersTooLarge("the request has %d headers, more than %d", len(headers), c.settings.HeaderCount)
+	case size > c.settings.HeaderBytes:
+		return 0, headersTooLarge("the request has headers of %d bytes, more than %d", size, c.settings.HeaderBytes)
 	}
 	return length, nil
+}
+
+func headersTooLarge(format string, numbers ...any) *Refusal {
+	return &Refusal{Status: 431, Reason: "headers_too_large", Message: fmt.Sprintf(format, numbers...)}
 }
 
 // upgrades reports that the request asks for another protocol on its connection.

@@ -81,19 +81,22 @@ type Served struct {
 	Address string
 	// Attempts counts upstream attempts, retries included; 0 if not said.
 	Attempts int
-	// Details is Envoy's response.code_details: "via_upstream" for an answer of
-	// the replica, anything else for one that the gateway made itself.
+	// Details is Envoy's response.code_details, which tells an answer of the
+	// replica from one that the gateway made itself.
 	Details string
 	// TransportFailure is why the last connection failed.
 	TransportFailure string
 }
 
-// viaUpstream is Envoy's code detail for a response that a replica gave.
-const viaUpstream = "via_upstream"
+// Envoy's code details for responses that a replica gave: any, and one that did
+// not agree to the upgrade that was asked of it.
+const viaUpstream, noUpgrade = "via_upstream", "websocket_handshake_unsuccessful"
 
 // ByReplica reports that a replica gave the response, as far as the gateway says:
 // otherwise it made one itself, and whom it tried last served nobody.
-func (s Served) ByReplica() bool { return s.Details == "" || s.Details == viaUpstream }
+func (s Served) ByReplica() bool {
+	return s.Details == "" || s.Details == viaUpstream || s.Details == noUpgrade
+}
 
 // Cause is how a request ended.
 type Cause string

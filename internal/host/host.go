@@ -9,6 +9,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,6 +171,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	opts.Log.Info("serving",
 		zap.String("extproc", h.extprocL.Addr().String()), zap.String("health", h.healthL.Addr().String()),
 		zap.String("metrics", h.metricsL.Addr().String()), zap.String("admin", h.adminL.Addr().String()),
+		zap.String("extprocTLS", cmp.Or(opts.ExtProcTLS, "off")),
 		zap.String("policy", p.Digest), zap.Int("endpoints", len(h.pools.Set().Endpoints)))
 	return h, nil
 }

@@ -150,7 +150,7 @@ func (h *Host) reloadLocked(p *policy.Policy) error {
 	if p.Limits.Listener != h.listener && p.Limits.Listener != was.Limits.Listener {
 		h.opts.Log.Warn("limits.message (by default limits.body and 1MiB more), limits.streamsPerConnection and limits.keepalive "+
 			"differ from what they were at the start: they act after a restart",
-			zap.Any("now", p.Limits.Listener), zap.Any("atStart", h.listener))
+			zap.Stringer("now", p.Limits.Listener), zap.Stringer("atStart", h.listener))
 	}
 	h.ledger.SetLimit(p.Ledger.Ring)
 	if p.Limits.Buffered != was.Limits.Buffered {

@@ -150,6 +150,14 @@ func Rules() []Rule {
 			Fix:         "Give each endpoint the metrics port of its own engine.",
 			find:        poolRule(sharedPages),
 		},
+		{
+			Code: "BERTH015", Severity: SeverityWarning, Title: "messages are smaller than bodies may be",
+			Explanation: "limits.message is less than limits.body and 64KiB more. A gateway that buffers sends a body in one message, so that bodies over limits.message fail at the gateway, with its own status, before limits.body refuses them.",
+			Fix:         "Raise limits.message, leave it out, or lower limits.body. Nothing, if no gateway buffers (request_body_mode BUFFERED).",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Limits.Listener.Message < p.Limits.Body+64<<10, "limits.message")
+			}),
+		},
 	}
 }
 

@@ -77,6 +77,8 @@ func TestLintFindsWhatIsValidAndQuestionable(t *testing.T) {
 		{"timeout above ten intervals", withPool("telemetry: {timeout: 2001ms}\n", "FailClose", vllm), []string{"BERTH006 telemetry.timeout"}},
 		{"one type twice", profile("{type: queue-depth}, {type: queue-scorer}, {type: windowed}, {type: windowed, name: w, parameters: {window: 2}}",
 			"{pluginRef: queue-depth}, {pluginRef: queue-scorer}, {pluginRef: windowed}, {pluginRef: w}"), []string{"BERTH007 plugins queue-depth, queue-scorer", "BERTH009 discovery"}},
+		{"small messages", withPool("limits: {body: 16MiB, message: 16MiB}\n", "FailClose", vllm), []string{"BERTH015 limits.message"}},
+		{"messages that hold a body", withPool("limits: {body: 16MiB, message: 17MiB}\n", "FailClose", vllm), nil},
 		{"a short drain", withPool("limits: {drain: 499ms}\n", "FailClose", vllm), []string{"BERTH008 limits.drain"}},
 		{"a pool file", berthHead + "discovery: {file: pool.yaml}\n", nil},
 		{"no endpoint", withPool("", "FailClose", "  []\n"), []string{"BERTH010 endpoints"}},

@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"time"
@@ -118,6 +119,13 @@ type Listener struct {
 	// KeepaliveInterval and KeepaliveTimeout are of the picker's own pings;
 	// gateways may send theirs at GatewayInterval.
 	KeepaliveInterval, KeepaliveTimeout, GatewayInterval time.Duration
+}
+
+// String writes the settings as the configuration file does.
+func (l Listener) String() string {
+	return fmt.Sprintf("message: %v, streamsPerConnection: %d, keepalive: {interval: %v, timeout: %v, minInterval: %v}",
+		v1alpha1.Bytes(l.Message), l.StreamsPerConnection, v1alpha1.Duration(l.KeepaliveInterval),
+		v1alpha1.Duration(l.KeepaliveTimeout), v1alpha1.Duration(l.GatewayInterval))
 }
 
 // Telemetry is how engines are read. Hot <= Warm <= Idle.
