@@ -29,12 +29,22 @@ func main() {
 	// A reader of the decision log that goes away is an error of that log, not the
 	// end of the picker.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	// The first signal drains, a second one ends the process at once.
 	context.AfterFunc(ctx, stop)
 	code := run(ctx)
 	stop()
 	os.Exit(code)
+}
+
+// endSignals are the signals that end the picker. One that ignores SIGHUP from its
+// start, as under nohup, is to outlive the terminal; catching it would undo that.
+func endSignals() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
 }
 
 // run executes the command line and returns the exit code.
@@ -84,7 +94,7 @@ func command() *cobra.Command {
 				return usageError{fmt.Errorf(`--extproc-tls: "": must be %s, %s or a directory`, host.TLSOff, host.TLSSelfSigned)}
 			}
 			level, err := zapcore.ParseLevel(logLevel)
-			if err != nil {
+			if err != nil || level > zapcore.ErrorLevel {
 				return usageError{fmt.Errorf("--log-level: %q: must be debug, info, warn or error", logLevel)}
 			}
 			opts.Log = logger(level)

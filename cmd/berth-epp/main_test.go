@@ -7,13 +7,49 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/berth-dev/berth/internal/policy"
 )
+
+// printEndSignals makes the test binary print endSignals as a process of its own
+// does, before anything else has touched signals.
+const printEndSignals = "BERTH_TEST_PRINT_END_SIGNALS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(printEndSignals) != "" {
+		fmt.Println(endSignals())
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestAPickerThatIsStartedUnderNohupOutlivesTheTerminal(t *testing.T) {
+	started := func(script string) string {
+		cmd := exec.Command("sh", "-c", script+`exec "$0"`, os.Args[0])
+		cmd.Env = append(os.Environ(), printEndSignals+"=1")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if got := started("trap '' HUP; "); got != "[interrupt terminated]" {
+		t.Errorf("with SIGHUP ignored the picker ends on %s, want an interrupt and SIGTERM alone", got)
+	}
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("this test itself is to outlive the terminal: what it starts ignores SIGHUP")
+	}
+	if got := started(""); got != "[interrupt terminated hangup]" {
+		t.Errorf("the picker ends on %s, want SIGHUP among them", got)
+	}
+}
 
 // execute runs berth-epp in this process.
 func execute(ctx context.Context, args ...string) (string, error) {
@@ -34,6 +70,10 @@ func TestWrongCommandLinesAreUsageErrors(t *testing.T) {
 		{nil, "--config: missing"},
 		{[]string{"--config", ""}, "--config: missing"},
 		{[]string{"--config", "berth.yaml", "--log-level", "loud"}, `--log-level: "loud": must be debug, info, warn or error`},
+		// Levels above error would end the picker, or hide that it fails.
+		{[]string{"--config", "berth.yaml", "--log-level", "dpanic"}, `--log-level: "dpanic": must be debug, info, warn or error`},
+		{[]string{"--config", "berth.yaml", "--log-level", "panic"}, `--log-level: "panic": must be debug, info, warn or error`},
+		{[]string{"--config", "berth.yaml", "--log-level", "FATAL"}, `--log-level: "FATAL": must be debug, info, warn or error`},
 		{[]string{"--config", "berth.yaml", "--extproc-tls", ""}, `--extproc-tls: "": must be off, self-signed or a directory`},
 		{[]string{"--config"}, "--config"},
 		{[]string{"--verbose"}, "--verbose"},

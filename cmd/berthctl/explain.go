@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -68,7 +67,7 @@ func findAtServer(ctx context.Context, from *reports, id string) (*v1alpha1.Deci
 const maxRecord = 64 << 20
 
 func findInLog(path, id string) (*v1alpha1.Decision, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return nil, usageError{err}
 	}

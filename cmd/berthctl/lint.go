@@ -1,10 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -45,9 +45,9 @@ func lintCommand(out *output) *cobra.Command {
 		Short: "Check configurations; each finding has a code, an explanation and a fix",
 		Long: "lint reads configurations (EndpointPickerConfig, BerthConfiguration, StaticPool), pool files\n" +
 			"(StaticPool alone), and Envoy configurations (a bootstrap, or what Envoy's admin endpoint\n" +
-			"dumps), of which it checks the ext_proc filters. What cannot be loaded is an error with file, line, field, value and what is\n" +
-			"allowed (exit 2); what loads and is questionable is a finding (exit 1; notes alone exit 0).\n" +
-			"docs/lint.md lists all findings.",
+			"dumps), of which it checks the ext_proc filters. What cannot be loaded is an error with file, line,\n" +
+			"field, value and what is allowed (exit 2); what loads and is questionable is a finding (exit 1;\n" +
+			"notes alone exit 0). docs/lint.md lists all findings.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{errors.New("FILE: missing")}
@@ -104,21 +104,27 @@ func questionable(f lintFinding) bool { return f.Severity != policy.SeverityNote
 
 // lintFile checks a configuration together with its pool, or a pool by itself.
 func lintFile(file, poolFile string) ([]policy.Finding, error) {
-	// What cannot be read is neither; loading it gives the error.
-	data, err := os.ReadFile(file)
+	data, err := readLinted(file)
 	switch {
-	case err == nil && isPool(data):
+	case errors.As(err, new(*policy.Error)):
+		return nil, err
+	case err != nil:
+		// Loading it gives the error in the form of all others.
+	case isPool(data):
 		p, err := policy.ParsePool(file, data)
 		if err != nil {
 			return nil, err
 		}
 		return policy.Lint(nil, p), nil
-	case err == nil && gateway.IsEnvoy(data):
-		filters, err := gateway.Filters(data)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+	default:
+		filters, err := gateway.Filters(file, data)
+		if !errors.Is(err, gateway.ErrNotEnvoy) {
+			if err != nil && len(filters) == 0 {
+				return nil, err // not for want of a filter
+			}
+			// What is wrong with one filter says nothing of the others.
+			return gateway.Lint(filters), err
 		}
-		return gateway.Lint(filters), nil
 	}
 	p, warnings, err := policy.Load(file, plugins.Catalog{})
 	if err != nil {
@@ -136,6 +142,34 @@ func lintFile(file, poolFile string) ([]policy.Finding, error) {
 		return findings, err
 	}
 	return append(findings, policy.Lint(p, members)...), nil
+}
+
+// maxLinted bounds a file, bytes: a gateway's dump may take some hundred MiB.
+const maxLinted = 256 << 20
+
+// readLinted reads a file of at most maxLinted bytes. That it is longer is a
+// *policy.Error.
+func readLinted(path string) ([]byte, error) {
+	f, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	var data []byte
+	if info.Size() <= maxLinted {
+		// It may grow meanwhile.
+		if data, err = io.ReadAll(io.LimitReader(f, maxLinted+1)); err != nil {
+			return nil, err
+		}
+	}
+	if info.Size() > maxLinted || len(data) > maxLinted {
+		return nil, &policy.Error{File: path, Value: "more than 256MiB", Allowed: "must be at most 256MiB"}
+	}
+	return data, nil
 }
 
 // lintErrors are the errors of one file, or of the pool file that it names.
@@ -169,13 +203,9 @@ func poolOf(p *policy.Policy, override string) (*policy.Pool, error) {
 
 // isPool reports whether the first document of a file is a StaticPool.
 func isPool(data []byte) bool {
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "---" {
-			continue
-		}
-		if kind, ok := strings.CutPrefix(line, "kind:"); ok {
-			return strings.TrimSpace(kind) == "StaticPool"
+	for line := range bytes.Lines(data) {
+		if kind, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("kind:")); ok {
+			return string(bytes.TrimSpace(kind)) == "StaticPool"
 		}
 	}
 	return false

@@ -40,6 +40,8 @@ var errFindings = errors.New("findings")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal interrupts, a second one ends the process at once.
+	context.AfterFunc(ctx, stop)
 	err := command().ExecuteContext(ctx)
 	stop()
 	switch {

@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +25,17 @@ import (
 	"github.com/berth-dev/berth/internal/gateway"
 	"github.com/berth-dev/berth/internal/policy"
 )
+
+// runMain makes the test binary run berthctl.
+const runMain = "BERTH_TEST_RUN_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runMain) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
 
 // execute runs berthctl in this process.
 func execute(args ...string) (stdout, stderr string, err error) {
@@ -261,6 +274,9 @@ func TestVersionNamesTheBuildAndTheProfiles(t *testing.T) {
 	}
 }
 
+// aFilter is an ext_proc filter that fails open, as JSON and as YAML.
+const aFilter = `{"@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor", "failure_mode_allow": true}`
+
 func TestLint(t *testing.T) {
 	dir := files(t, map[string]string{
 		"good.yaml":     pickerDocument + settings("discovery: {file: pool.yaml}\n"),
@@ -274,7 +290,22 @@ func TestLint(t *testing.T) {
 		"badpool.yaml":  strings.Replace(poolDocument, "19101", "0", 1),
 		"garbage.yaml":  "\x00\x01: [",
 		"stranger.yaml": "apiVersion: v1\nkind: ConfigMap\n",
+		"envoy.yaml":    "static_resources: {}\n---\nstatic_resources: {f: " + aFilter + "}\n",
+		"cut.yaml":      "static_resources:\n  listeners:\n  - name: [\n",
+		"dump.json":     `{"configs": [` + aFilter + `]}`,
+		"cut.json":      "{\"configs\": [\n" + aFilter + ",\n",
+		"half.yaml":     "static_resources: [" + aFilter + ", {\"@type\": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute, disabled: maybe}]\n",
 	})
+	long, err := os.Create(filepath.Join(dir, "long.yaml"))
+	if err == nil {
+		err = errors.Join(long.Truncate(maxLinted+1), long.Close())
+	}
+	if err == nil {
+		err = syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct {
 		name string
 		args []string
@@ -295,12 +326,21 @@ func TestLint(t *testing.T) {
 		{name: "one that loads and one that does not", args: []string{"warns.yaml", "broken.yaml"}, exit: 2, out: "BERTH003", err: "gateway.fallbacks"},
 		{name: "a file that is no YAML", args: []string{"garbage.yaml"}, exit: 2, err: "garbage.yaml"},
 		{name: "a file of another kind", args: []string{"stranger.yaml"}, exit: 2, err: "stranger.yaml"},
+		{name: "an Envoy configuration of two documents", args: []string{"envoy.yaml"}, exit: 1, out: "envoy.yaml: BERTH105 warning: ext_proc filter at line 3\n"},
+		{name: "a dump of Envoy's", args: []string{"dump.json"}, exit: 1, out: "dump.json: BERTH105 warning: ext_proc filter at line 1\n"},
+		{name: "an Envoy configuration that is cut", args: []string{"cut.yaml"}, exit: 2, err: "is not valid YAML: "},
+		{name: "a dump that is cut", args: []string{"cut.json"}, exit: 2, err: "cut.json:2: is not valid JSON: "},
+		{name: "an Envoy configuration of which a part cannot be read", args: []string{"half.yaml"}, exit: 2, out: "half.yaml: BERTH105",
+			err: "half.yaml:1: envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute: cannot be read: "},
+		{name: "a file that is too long", args: []string{"long.yaml"}, exit: 2, err: "long.yaml: more than 256MiB: must be at most 256MiB"},
+		{name: "a pipe that nobody writes to", args: []string{"pipe.yaml"}, exit: 2, err: "pipe.yaml: cannot be read: it is not a regular file"},
+		{name: "a device that never ends", args: []string{"/dev/zero"}, exit: 2, err: "/dev/zero: cannot be read: it is not a regular file"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			args := []string{"lint"}
 			for _, arg := range tt.args {
-				if strings.HasSuffix(arg, ".yaml") {
+				if filepath.Ext(arg) != "" {
 					arg = filepath.Join(dir, arg)
 				}
 				args = append(args, arg)
@@ -441,6 +481,63 @@ func TestExplainReadsALedger(t *testing.T) {
 		_, _, err := execute("explain", "d3", "--ledger", filepath.Join(dir, file))
 		if exit(err) != exitUsage || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("%s: %v with exit %d, want %q", file, err, exit(err), want)
+		}
+	}
+}
+
+func TestExplainReadsNoPipes(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "records.log")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		pipe: "it is not a regular file", "/dev/zero": "it is not a regular file", t.TempDir(): "is a directory",
+	} {
+		if _, _, err := execute("explain", "latest", "--ledger", path); exit(err) != exitUsage || !strings.Contains(fmt.Sprint(err), path+": "+want) {
+			t.Errorf("%s: %v with exit %d, want %q", path, err, exit(err), want)
+		}
+	}
+}
+
+// A command that does not look at its context, here one whose reader has stopped
+// reading, is ended by the second signal.
+func TestASecondSignalEndsACommandThatHangs(t *testing.T) {
+	pool := filepath.Join(files(t, map[string]string{"none.yaml": strings.Replace(poolDocument, "FailClose", "FailOpen", 1)}), "none.yaml")
+	args := []string{"lint"}
+	for range 2000 { // findings of far more than a pipe holds
+		args = append(args, pool)
+	}
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), runMain+"=1")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_, _ = cmd.Process.Wait()
+		close(ended)
+	}()
+	// When the first signal was seen is not told, so that more are sent until the
+	// process has ended.
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	limit := time.After(time.Minute)
+	for {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-ended:
+			return
+		case <-again.C:
+		case <-limit:
+			_ = cmd.Process.Kill()
+			t.Fatal("signals did not end the command")
 		}
 	}
 }

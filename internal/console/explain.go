@@ -117,30 +117,36 @@ func explainCandidates(p *printer, d *v1alpha1.Decision) {
 		header = append(header, fmt.Sprintf("%s x%g", s.Scorer, s.Weight))
 	}
 	header = append(header, "IN FLIGHT")
-	for i := range header {
-		header[i] = plain(header[i])
-	}
-	fmt.Fprintln(t, strings.Join(header, "\t"))
+	row(t, header)
 	for _, c := range placed {
 		rank := "-"
 		if c.Rank > 0 {
 			rank = fmt.Sprint(c.Rank)
 		}
-		row := []string{"  " + rank, plain(c.Replica), fmt.Sprintf("%.4f", c.Total)}
+		cells := []string{"  " + rank, c.Replica, fmt.Sprintf("%.4f", c.Total)}
 		for _, r := range c.Readings {
-			row = append(row, describeEvidence(r))
+			cells = append(cells, describeEvidence(r))
 		}
 		for _, s := range c.Scores {
-			row = append(row, optional("%.3f", s))
+			cells = append(cells, optional("%.3f", s))
 		}
-		row = append(row, fmt.Sprintf("%d (%d new)", c.InFlight, c.Pending))
+		cells = append(cells, fmt.Sprintf("%d (%d new)", c.InFlight, c.Pending))
 		if c.Last {
-			row = append(row, "ordered last: no answer yet, or its last connection was refused")
+			cells = append(cells, "ordered last: no answer yet, or its last connection was refused")
 		}
-		fmt.Fprintln(t, strings.Join(row, "\t"))
+		row(t, cells)
 	}
 	_ = t.Flush() // errors stay in p
 	p.line("")
+}
+
+// row writes the cells of one line of a table.
+func row(w io.Writer, cells []string) {
+	for i := range cells {
+		cells[i] = plain(cells[i])
+	}
+	// The error stays in the writer.
+	_, _ = fmt.Fprintln(w, strings.Join(cells, "\t"))
 }
 
 // placedCandidates are those that screening left, the best first.
@@ -353,10 +359,14 @@ func suffix(before, text string) string {
 	return before + text
 }
 
-// plain makes a text from a record safe for a terminal.
+// plain makes a text from a record safe for a terminal: it stays on its line, in
+// its cell, in the order that it was written in, and in sight. Control characters
+// (C0 and C1), format characters (Cf: bidirectional controls, zero widths, tags)
+// and separators of lines and paragraphs are replaced; so are bytes that are no
+// UTF-8, which a terminal may take for C1.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) {
 			return unicode.ReplacementChar
 		}
 		return r

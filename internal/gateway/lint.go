@@ -1,28 +1,25 @@
 package gateway
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/berth-dev/berth/internal/policy"
 )
 
-// Filter is what an ext_proc filter in an Envoy configuration lets a picker see.
+// Filter is what an ext_proc filter in an Envoy configuration lets a picker see
+// and do, or what a route changes of that.
 type Filter struct {
-	// Line is where the filter's settings begin, from 1.
+	// Line is where the settings begin, from 1.
 	Line int
-	// Route is set for the settings by which a route replaces the filter's modes.
+	// Route is set for the settings by which a route replaces some of the
+	// filter's. What it does not set is nil or false here, and the filter's.
 	Route bool
 
-	mode     *extprocv3.ProcessingMode
+	// disabled is set for a route that switches the filter off.
+	disabled bool
 	settings *extprocv3.ExternalProcessor
 }
 
@@ -52,22 +49,22 @@ func Rules() []Rule {
 			Explanation: "With this request_body_mode the replica is picked before the body is seen: the model that it names is not screened for, and nobody is refused for serving other models only.",
 			Fix:         "Set request_body_mode to FULL_DUPLEX_STREAMED, and request_trailer_mode to SEND, which it demands; or to BUFFERED.",
 			holds: func(f *Filter) bool {
-				m := f.mode.GetRequestBodyMode()
-				return m != extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED && m != extprocv3.ProcessingMode_BUFFERED
+				m := f.mode().GetRequestBodyMode()
+				return f.setsMode() && m != extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED && m != extprocv3.ProcessingMode_BUFFERED
 			},
 		},
 		{
 			Code: "BERTH102", Severity: policy.SeverityWarning, Title: "response headers are not shown",
 			Explanation: "With response_header_mode SKIP the picker never learns who served, with which status, or how requests end: acknowledgements are unreported, outcomes unseen, and the in-flight unit mostly comes back before the replica has answered.",
 			Fix:         "Set response_header_mode to SEND.",
-			holds:       func(f *Filter) bool { return !f.showsResponses() },
+			holds:       func(f *Filter) bool { return f.setsMode() && !f.showsResponses() },
 		},
 		{
 			Code: "BERTH103", Severity: policy.SeverityWarning, Title: "the end of responses is not shown",
 			Explanation: "With response_body_mode NONE and response trailers skipped the stream of a request ends with its response headers: the in-flight unit comes back then, so that a replica in mid-generation looks free to this picker, and outcomes are unseen. In return, a picker that dies harms no running response.",
 			Fix:         "Set response_trailer_mode to SEND, so that the stream ends with the response; or know that load is told by the engines' telemetry alone.",
 			holds: func(f *Filter) bool {
-				return f.showsResponses() && !f.showsBodies() && f.mode.GetResponseTrailerMode() != extprocv3.ProcessingMode_SEND
+				return f.setsMode() && f.showsResponses() && !f.showsBodies() && !f.showsTrailers()
 			},
 		},
 		{
@@ -75,29 +72,55 @@ func Rules() []Rule {
 			Explanation: "With response_body_mode NONE the stream ends with the response, and does not say why: a client that leaves in mid-response, or a replica that dies, is recorded as complete. Usage, TTFT and error events inside responses are not seen.",
 			Fix:         "Nothing, where that is enough: it is cheaper. Otherwise set response_body_mode to FULL_DUPLEX_STREAMED.",
 			holds: func(f *Filter) bool {
-				return f.showsResponses() && !f.showsBodies() && f.mode.GetResponseTrailerMode() == extprocv3.ProcessingMode_SEND
+				return f.setsMode() && f.showsResponses() && !f.showsBodies() && f.showsTrailers()
 			},
 		},
 		{
 			Code: "BERTH105", Severity: policy.SeverityWarning, Title: "the gateway fails open",
 			Explanation: "With failure_mode_allow true, requests without a body (and, in some body modes, with one) pass without a pick while the picker is away. Where they go is up to the cluster's own load balancing, past screening.",
-			Fix:         "Set failure_mode_allow to false, or see that the cluster serves nobody without a pick, as the one that berthctl gateway writes does.",
+			Fix:         "Set failure_mode_allow to false, in the overrides of routes too, or see that the cluster serves nobody without a pick, as the one that berthctl gateway writes does.",
 			holds:       func(f *Filter) bool { return f.settings.GetFailureModeAllow() },
 		},
 		{
 			Code: "BERTH106", Severity: policy.SeverityNote, Title: "the gateway's subset does not reach the picker",
 			Explanation: "metadata_options.forwarding_namespaces.untyped lacks envoy.lb.subset_hint: a subset that a filter sets there is not seen, and not obeyed.",
 			Fix:         "Nothing, if no filter sets a subset. Otherwise add the namespace.",
-			holds:       func(f *Filter) bool { return !f.Route && !f.forwards("envoy.lb.subset_hint") },
+			holds:       func(f *Filter) bool { return f.withholds("envoy.lb.subset_hint") },
 		},
 		{
 			Code: "BERTH107", Severity: policy.SeverityNote, Title: "the picker is not told who served",
 			Explanation: "Neither is upstream.address among response_attributes, nor envoy.lb among the forwarded namespaces: acknowledgements are unreported, and a response from outside the screened set is not noticed.",
 			Fix:         "Add upstream.address, upstream.request_attempt_count and response.code_details to response_attributes.",
 			holds: func(f *Filter) bool {
-				told := slices.Contains(f.settings.GetResponseAttributes(), "upstream.address") || f.forwards("envoy.lb")
+				told := slices.Contains(f.settings.GetResponseAttributes(), "upstream.address") || !f.withholds("envoy.lb")
 				return !f.Route && f.showsResponses() && !told
 			},
+		},
+		{
+			Code: "BERTH108", Severity: policy.SeverityNote, Title: "a route without a picker",
+			Explanation: "With disabled true the picker is not asked on this route: where its requests go is up to the cluster's own load balancing, past screening. The clusters that berthctl gateway writes answer 503 to requests without a pick.",
+			Fix:         "Nothing, if the route leads to no replica of the pool. Otherwise remove disabled.",
+			holds:       func(f *Filter) bool { return f.disabled },
+		},
+		{
+			Code: "BERTH109", Severity: policy.SeverityWarning, Title: "the picker's answers are ignored",
+			Explanation: "With observability_mode true the gateway shows requests to the picker and does not wait for its answers, nor act on them: every request passes without a pick, refused ones too, and the picker counts load that it did not place.",
+			Fix:         "Set observability_mode to false.",
+			holds:       func(f *Filter) bool { return f.settings.GetObservabilityMode() },
+		},
+		{
+			Code: "BERTH110", Severity: policy.SeverityWarning, Title: "request headers are not shown",
+			Explanation: "With request_header_mode SKIP requests are routed before the picker knows of them: where they go is up to the cluster's own load balancing, past screening. What the picker is shown first, a body or a response, is nothing that a conversation can begin with, and the client gets 500, even where a replica has answered.",
+			Fix:         "Set request_header_mode to SEND. Where a filter skips all for routes to set modes of their own, as some control planes write it, see that each route to the pool does.",
+			holds: func(f *Filter) bool {
+				return f.mode().GetRequestHeaderMode() == extprocv3.ProcessingMode_SKIP
+			},
+		},
+		{
+			Code: "BERTH111", Severity: policy.SeverityNote, Title: "what the picker writes into metadata is dropped",
+			Explanation: "metadata_options.receiving_namespaces.untyped lacks envoy.lb or berth.dev. Without envoy.lb the destination reaches the gateway in a header only: override_host by metadata and an ORIGINAL_DST cluster with a metadata_key find none. Without berth.dev access logs have no acknowledgement.",
+			Fix:         "Add envoy.lb, unless the gateway takes the destination from the header, and berth.dev, unless nothing logs it.",
+			holds:       func(f *Filter) bool { return f.drops("envoy.lb") || f.drops("berth.dev") },
 		},
 	}
 }
@@ -128,131 +151,35 @@ func (r *Rule) finding(where string) policy.Finding {
 	return policy.Finding{Code: r.Code, Severity: r.Severity, Where: where, Explanation: r.Explanation, Fix: r.Fix}
 }
 
-// IsEnvoy reports whether a file is an Envoy configuration, or the dump of one by
-// Envoy's admin endpoint, by the keys at its top.
-func IsEnvoy(data []byte) bool {
-	var top struct {
-		StaticResources  yaml.Node `yaml:"static_resources"`
-		DynamicResources yaml.Node `yaml:"dynamic_resources"`
-		Resources        yaml.Node `yaml:"resources"`
-		Configs          yaml.Node `yaml:"configs"`
-	}
-	if yaml.Unmarshal(data, &top) != nil {
-		return false
-	}
-	return !top.StaticResources.IsZero() || !top.DynamicResources.IsZero() || !top.Resources.IsZero() || !top.Configs.IsZero()
-}
+// mode is nil for a route that keeps the filter's; setsMode says so.
+func (f *Filter) mode() *extprocv3.ProcessingMode { return f.settings.GetProcessingMode() }
 
-// The types of an ext_proc filter's settings, and of those that a route puts in
-// their place.
-const (
-	filterType = "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
-	routeType  = "envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute"
-)
-
-// Filters reads the ext_proc filters of an Envoy configuration in YAML or JSON,
-// wherever they stand in it: in a bootstrap, in resources, in a dump.
-func Filters(data []byte) ([]Filter, error) {
-	var root yaml.Node
-	if err := yaml.Unmarshal(data, &root); err != nil {
-		return nil, err
-	}
-	var filters []Filter
-	var errs []error
-	visit(&root, func(n *yaml.Node) {
-		kind := member(n, "@type")
-		if kind == nil {
-			return
-		}
-		f, err := filterOf(n, kind.Value)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("line %d: %s: %w", n.Line, kind.Value, err))
-		} else if f != nil {
-			filters = append(filters, *f)
-		}
-	})
-	return filters, errors.Join(errs...)
-}
-
-// filterOf reads the settings at n if they are those of an ext_proc filter.
-func filterOf(n *yaml.Node, kind string) (*Filter, error) {
-	switch {
-	case strings.HasSuffix(kind, "/"+filterType):
-		settings := &extprocv3.ExternalProcessor{}
-		if err := decode(n, settings, "processing_mode", "failure_mode_allow", "metadata_options", "response_attributes"); err != nil {
-			return nil, err
-		}
-		return &Filter{Line: n.Line, mode: settings.GetProcessingMode(), settings: settings}, nil
-	case strings.HasSuffix(kind, "/"+routeType):
-		overrides := &extprocv3.ExtProcOverrides{}
-		under := member(n, "overrides")
-		if under == nil {
-			return nil, nil
-		}
-		if err := decode(under, overrides, "processing_mode"); err != nil || overrides.GetProcessingMode() == nil {
-			return nil, err
-		}
-		return &Filter{Line: n.Line, Route: true, mode: overrides.GetProcessingMode()}, nil
-	default:
-		return nil, nil
-	}
-}
-
-// decode reads the named members of a mapping. The others may hold types that
-// only Envoy knows.
-func decode(n *yaml.Node, into proto.Message, names ...string) error {
-	kept := map[string]any{}
-	for _, name := range names {
-		if v := member(n, name); v != nil {
-			var value any
-			if err := v.Decode(&value); err != nil {
-				return err
-			}
-			kept[name] = value
-		}
-	}
-	data, err := json.Marshal(kept)
-	if err != nil {
-		return err
-	}
-	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, into)
-}
-
-// member is the value of a mapping's key, in either spelling that Envoy takes:
-// processing_mode, processingMode.
-func member(n *yaml.Node, name string) *yaml.Node {
-	if n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if strings.EqualFold(strings.ReplaceAll(n.Content[i].Value, "_", ""), strings.ReplaceAll(name, "_", "")) {
-			return n.Content[i+1]
-		}
-	}
-	return nil
-}
-
-// visit calls see for each mapping of a document. Aliases are not followed: what
-// they stand for is visited where it is written.
-func visit(n *yaml.Node, see func(*yaml.Node)) {
-	if n.Kind == yaml.MappingNode {
-		see(n)
-	}
-	for _, child := range n.Content {
-		visit(child, see)
-	}
-}
+func (f *Filter) setsMode() bool { return !f.Route || f.mode() != nil }
 
 // showsResponses reports whether the picker sees response headers, showsBodies
-// whether it sees response bodies.
+// whether it sees response bodies, and showsTrailers whether it sees that they
+// ended.
 func (f *Filter) showsResponses() bool {
-	return f.mode.GetResponseHeaderMode() != extprocv3.ProcessingMode_SKIP
+	return f.mode().GetResponseHeaderMode() != extprocv3.ProcessingMode_SKIP
 }
 
 func (f *Filter) showsBodies() bool {
-	return f.mode.GetResponseBodyMode() != extprocv3.ProcessingMode_NONE
+	return f.mode().GetResponseBodyMode() != extprocv3.ProcessingMode_NONE
 }
 
-func (f *Filter) forwards(namespace string) bool {
-	return slices.Contains(f.settings.GetMetadataOptions().GetForwardingNamespaces().GetUntyped(), namespace)
+func (f *Filter) showsTrailers() bool {
+	return f.mode().GetResponseTrailerMode() == extprocv3.ProcessingMode_SEND
+}
+
+// withholds reports whether metadata in a namespace is kept from the picker. A
+// route's list replaces the filter's whole.
+func (f *Filter) withholds(namespace string) bool {
+	listed := f.settings.GetMetadataOptions().GetForwardingNamespaces()
+	return (!f.Route || listed != nil) && !slices.Contains(listed.GetUntyped(), namespace)
+}
+
+// drops reports whether metadata that the picker writes in a namespace is lost.
+func (f *Filter) drops(namespace string) bool {
+	listed := f.settings.GetMetadataOptions().GetReceivingNamespaces()
+	return (!f.Route || listed != nil) && !slices.Contains(listed.GetUntyped(), namespace)
 }
