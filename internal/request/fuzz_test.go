@@ -128,6 +128,7 @@ func FuzzTarget(f *testing.F) {
 	for _, path := range []string{
 		"/v2/models/a%2Fb/versions/1/infer?x=y", "/v2/models/%zz/generate", "/x/v2/models/a/v2/models/é/", "/v2/models/%00", "/v2/models/%ff%",
 		"/v1/chat/completions/?a=b", "/v2/models/stats", "/v2/models//infer", "/v2/models/a/versions/x/infer", "/score#/v2/models/a",
+		"/v2/models/v2/models/0",
 	} {
 		f.Add(path)
 	}
@@ -143,8 +144,8 @@ func FuzzTarget(f *testing.F) {
 			return
 		}
 		part := strings.FieldsFunc("."+path, func(r rune) bool { return r == '?' || r == '#' })[0]
-		parts := strings.Split(strings.TrimSuffix(part, "/"), "/v2/models/")
-		segment, _, _ := strings.Cut(parts[len(parts)-1], "/")
+		part = strings.TrimSuffix(part, "/")
+		segment, _, _ := strings.Cut(part[strings.LastIndex(part, "/v2/models/")+len("/v2/models/"):], "/")
 		want, decodeErr := url.PathUnescape(segment)
 		usable := decodeErr == nil && len(want) <= MaxModelBytes && utf8.ValidString(want) && !strings.ContainsFunc(want, unicode.IsControl)
 		if usable != (err == nil) || usable && model != want {
