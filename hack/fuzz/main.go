@@ -6,11 +6,9 @@
 // `go test` itself fuzzes one target of one package at a time. It goes on after
 // a target that fails, and exits with 1 where there is any; go test leaves the
 // failing input in the package's testdata. At the end stand, for hack/results,
-// what was fuzzed and two figures for each target:
-//
-//	manifest KEY VALUE...
-//	ok|short TARGET/crashes MEASURED LIMIT     # go test stops at the first
-//	ok|short TARGET/executions MEASURED LIMIT  # with the seconds that they took
+// lines `manifest KEY VALUE...`, which say what was fuzzed, and two findings for
+// each target (package finding says how to read one): TARGET/crashes, of which
+// there is at most one, and TARGET/executions, with the seconds that they took.
 //
 // What go test prints goes to standard error.
 package main
@@ -32,6 +30,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // A target is one fuzz function.
@@ -47,11 +47,11 @@ func main() {
 	flag.Parse()
 	if *each <= 0 {
 		fmt.Fprintf(os.Stderr, "fuzz: -time %v, want more than 0\n", *each)
-		os.Exit(2)
+		os.Exit(finding.ExitUsage)
 	}
 	if err := run(*each, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "fuzz:", err)
-		os.Exit(1)
+		os.Exit(finding.ExitShort)
 	}
 }
 
@@ -66,7 +66,7 @@ func run(each time.Duration, patterns []string) error {
 		return fmt.Errorf("%s: no package has a fuzz target", strings.Join(patterns, " "))
 	}
 	var failed []string
-	var findings []finding
+	var results []result
 	for i, t := range targets {
 		fmt.Printf("[%d/%d] %s for %v\n", i+1, len(targets), t, each)
 		cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+each.String(), t.pkg)
@@ -77,13 +77,13 @@ func run(each time.Duration, patterns []string) error {
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
-		f := finding{target: t, outcome: readOutcome(said.String()), failed: err != nil}
-		findings = append(findings, f)
-		if f.short() {
+		r := result{target: t, outcome: readOutcome(said.String()), failed: err != nil}
+		results = append(results, r)
+		if r.short() {
 			failed = append(failed, t.String())
 		}
 	}
-	printFindings(os.Stdout, findings, each)
+	printResults(os.Stdout, results, each)
 	if len(failed) > 0 {
 		return fmt.Errorf("%d of %d targets failed: %s", len(failed), len(targets), strings.Join(failed, ", "))
 	}

@@ -98,7 +98,7 @@ type Figure struct {
 	OK *bool `json:"ok"`
 	// Measured is a number with its unit, or a word such as unmeasured.
 	Measured string `json:"measured"`
-	// Limit is "<=" or ">=" and a number with its unit, or "-" for none.
+	// Limit is "<=", ">=" or "=" and a number with its unit, or "-" for none.
 	Limit string `json:"limit"`
 	// About says what was measured, and how; it may be empty.
 	About string `json:"about"`

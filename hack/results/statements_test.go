@@ -2,10 +2,16 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
+	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const fourKeys = "manifest configuration policy sha256:0123456789ab\nmanifest servedIDs llama-3.1-8b\n" +
@@ -74,6 +80,66 @@ func TestOutputThatIsNotOfItsFormIsRefusedWithItsLine(t *testing.T) {
 			}
 			if _, _, err := s.end(); err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("error %v, want one with %q", err, tc.says)
+			}
+		})
+	}
+}
+
+// Measuring commands print their figures with package finding.
+func TestALineOfPackageFindingIsReadAsItsFigure(t *testing.T) {
+	kept, missed := true, false
+	for _, tc := range []struct {
+		name string
+		f    finding.Finding
+		want Figure
+	}{
+		{
+			"within a most, with a unit",
+			finding.Finding{Name: "cycle/ratio", Value: 1.2345, Unit: "x", Limit: finding.AtMost(1.25), About: "median of 5 pairs"},
+			Figure{Name: "cycle/ratio", OK: &kept, Measured: "1.23x", Limit: "<=1.25x", About: "median of 5 pairs"},
+		},
+		{
+			"below a least",
+			finding.Finding{Name: "scan", Value: 0.5, Unit: "x", Limit: finding.AtLeast(0.8), About: "beside another"},
+			Figure{Name: "scan", OK: &missed, Measured: "0.5x", Limit: ">=0.8x", About: "beside another"},
+		},
+		{
+			"exactly, a number wider than its column",
+			finding.Finding{Name: "names/answered", Value: 1 << 53, Limit: finding.Exactly(1 << 53), About: "requests"},
+			Figure{Name: "names/answered", OK: &kept, Measured: "9007199254740992", Limit: "=9007199254740992", About: "requests"},
+		},
+		{
+			"no limit, a name wider than its column",
+			finding.Finding{Name: "example.com/module/package.FuzzTarget/executions", Value: 12345.6, About: "so many"},
+			Figure{Name: "example.com/module/package.FuzzTarget/executions", Measured: "12346", Limit: "-", About: "so many"},
+		},
+		{
+			"a limit that is not held to",
+			finding.Finding{Name: "stock", Value: 30, Unit: "x", Limit: finding.AtLeast(25), Advisory: true, About: "beside stock"},
+			Figure{Name: "stock", Measured: "30x", Limit: ">=25x", About: "beside stock"},
+		},
+		{
+			"no value",
+			finding.Finding{Name: "heap", Value: math.NaN(), Unit: "MiB", Limit: finding.AtMost(8), About: "growth"},
+			Figure{Name: "heap", OK: &missed, Measured: "unmeasured", Limit: "<=8MiB", About: "growth"},
+		},
+		{
+			"an error of two lines that looks like another",
+			finding.Unmeasured("streams", errors.New("exit status 1:\nok  \texample.com/m # 0.5s")),
+			Figure{Name: "streams", OK: &missed, Measured: "unmeasured", Limit: "<=0", About: "exit status 1: ok example.com/m # 0.5s"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newStatements(io.Discard)
+			if _, err := fmt.Fprintf(s, "%s%v\n", fourKeys, tc.f); err != nil {
+				t.Fatal(err)
+			}
+			_, figures, err := s.end()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := []Figure{tc.want}; !reflect.DeepEqual(figures, want) {
+				t.Errorf("%q is read as\n%+v, want\n%+v", tc.f, figures, want)
 			}
 		})
 	}

@@ -133,6 +133,14 @@ func TestADecisionIsToldAsAPersonWould(t *testing.T) {
 			d.Refusal = &v1alpha1.Refusal{Status: 503, Reason: "unhealthy", Message: "every endpoint is not ready"}
 			return d
 		},
+		"refused-early": func() *v1alpha1.Decision {
+			d := decision()
+			d.Rung, d.Pick, d.Fallbacks, d.Screened, d.Fields, d.Scorers, d.Candidates = "refuse", "", nil, 0, nil, nil, nil
+			d.ScreenedOut = nil
+			d.Request.Unread = "refused"
+			d.Refusal = &v1alpha1.Refusal{Status: 413, Reason: "body_too_large", Message: "the request body is larger than 1024 bytes"}
+			return d
+		},
 		"overridden": func() *v1alpha1.Decision {
 			d := ended("overridden", "r1", complete)
 			d.Acknowledgement.Attempts = 2

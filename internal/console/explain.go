@@ -79,6 +79,10 @@ func describeRequest(d *v1alpha1.Decision) string {
 }
 
 func explainScreening(p *printer, d *v1alpha1.Decision) {
+	if d.Refusal != nil && d.Screened == 0 && len(d.ScreenedOut) == 0 && d.Members > 0 {
+		p.line("It was refused before it was screened.")
+		return
+	}
 	p.line("Screening left %d of %d replicas.", d.Screened, d.Members)
 	classes := make([]string, 0, len(d.ScreenedOut))
 	for class := range d.ScreenedOut {

@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/berth-dev/berth/internal/request"
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const scanRounds = 15
@@ -53,10 +54,10 @@ func measureBodyScan(s *session) error {
 		if c.codeOnly {
 			what = "code alone, an escape every few bytes"
 		}
-		s.report(finding{
-			name: "body-scan/" + c.name, value: cost.theirs / cost.ours, unit: "x", limit: atLeast(0.8), advisory: c.codeOnly,
-			about: fmt.Sprintf("speed to that of gjson's ForEach without a copy, over %s, best of %d alternating rounds; %s MB/s beside %s MB/s",
-				what, scanRounds, number(float64(len(body))*1e3/cost.ours), number(float64(len(body))*1e3/cost.theirs)),
+		s.report(finding.Finding{
+			Name: "body-scan/" + c.name, Value: cost.theirs / cost.ours, Unit: "x", Limit: finding.AtLeast(0.8), Advisory: c.codeOnly,
+			About: fmt.Sprintf("speed to that of gjson's ForEach without a copy, over %s, best of %d alternating rounds; %s MB/s beside %s MB/s",
+				what, scanRounds, finding.Number(float64(len(body))*1e3/cost.ours), finding.Number(float64(len(body))*1e3/cost.theirs)),
 		})
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"time"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const (
@@ -66,11 +68,11 @@ func measureCycle(s *session) error {
 	for i := range cyclePairs {
 		ratios = append(ratios, costs[0][i]/costs[1][i])
 	}
-	s.report(finding{
-		name: "picker-cycle/ratio", value: median(ratios), unit: "x", limit: atMost(1.25),
-		about: fmt.Sprintf("CPU per request to that of an empty ext_proc server: 1 KB both ways, 10 endpoints, decision log on; "+
+	s.report(finding.Finding{
+		Name: "picker-cycle/ratio", Value: median(ratios), Unit: "x", Limit: finding.AtMost(1.25),
+		About: fmt.Sprintf("CPU per request to that of an empty ext_proc server: 1 KB both ways, 10 endpoints, decision log on; "+
 			"median of %d alternating pairs of %d requests on %d streams; %s us beside %s us",
-			cyclePairs, cycleRequests, cycleStreams, number(median(costs[0])), number(median(costs[1]))),
+			cyclePairs, cycleRequests, cycleStreams, finding.Number(median(costs[0])), finding.Number(median(costs[1]))),
 	})
 	return nil
 }
@@ -96,11 +98,11 @@ func measureRecord(s *session) error {
 	for i := range recordPairs {
 		extra = append(extra, costs[0][i]-costs[1][i])
 	}
-	s.report(finding{
-		name: "record/100/cpu", value: median(extra), unit: "us",
-		about: fmt.Sprintf("CPU per request to record %d candidates and to write them to the log: pickers with and without, "+
+	s.report(finding.Finding{
+		Name: "record/100/cpu", Value: median(extra), Unit: "us",
+		About: fmt.Sprintf("CPU per request to record %d candidates and to write them to the log: pickers with and without, "+
 			"median of %d alternating pairs of %d requests; %s us beside %s us in all",
-			recordEndpoints, recordPairs, recordRequests, number(median(costs[0])), number(median(costs[1]))),
+			recordEndpoints, recordPairs, recordRequests, finding.Number(median(costs[0])), finding.Number(median(costs[1]))),
 	})
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/screen"
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const (
@@ -97,18 +98,18 @@ func measureDecision(s *session) error {
 			cost = min(cost, ns)
 			allocs[endpoints] = min(allocs[endpoints], math.Round(n))
 		}
-		s.report(finding{
-			name: fmt.Sprintf("decision/%d/cpu", endpoints), value: cost / 1e3, unit: "us",
-			about: fmt.Sprintf("CPU per decision of %d fresh endpoints, least of %d rounds of %d", endpoints, decisionRounds, op.times),
+		s.report(finding.Finding{
+			Name: fmt.Sprintf("decision/%d/cpu", endpoints), Value: cost / 1e3, Unit: "us",
+			About: fmt.Sprintf("CPU per decision of %d fresh endpoints, least of %d rounds of %d", endpoints, decisionRounds, op.times),
 		})
-		s.report(finding{
-			name: fmt.Sprintf("decision/%d/allocs", endpoints), value: allocs[endpoints], limit: atMost(allocsPerDecision),
-			about: "allocations per decision",
+		s.report(finding.Finding{
+			Name: fmt.Sprintf("decision/%d/allocs", endpoints), Value: allocs[endpoints], Limit: finding.AtMost(allocsPerDecision),
+			About: "allocations per decision",
 		})
 	}
-	s.report(finding{
-		name: "decision/allocs-growth", value: allocs[manyEndpoints] - allocs[fewEndpoints], limit: atMost(0),
-		about: fmt.Sprintf("allocations per decision at %d endpoints beyond those at %d", manyEndpoints, fewEndpoints),
+	s.report(finding.Finding{
+		Name: "decision/allocs-growth", Value: allocs[manyEndpoints] - allocs[fewEndpoints], Limit: finding.AtMost(0),
+		About: fmt.Sprintf("allocations per decision at %d endpoints beyond those at %d", manyEndpoints, fewEndpoints),
 	})
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const largePool = 5000
@@ -40,9 +41,9 @@ func measureEndpointMemory(s *session) error {
 	}
 	after, _ := liveMemory()
 	runtime.KeepAlive(registry)
-	s.report(finding{
-		name: "endpoint-memory/5000", value: (after - before) / largePool / 1024, unit: "KiB", limit: atMost(endpointMemory),
-		about: fmt.Sprintf("live heap per endpoint in a pool of %d, each with its own snapshot of a %d KB page", largePool, len(page)/1000),
+	s.report(finding.Finding{
+		Name: "endpoint-memory/5000", Value: (after - before) / largePool / 1024, Unit: "KiB", Limit: finding.AtMost(endpointMemory),
+		About: fmt.Sprintf("live heap per endpoint in a pool of %d, each with its own snapshot of a %d KB page", largePool, len(page)/1000),
 	})
 	return nil
 }

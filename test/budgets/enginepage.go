@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/model/textparse"
 
 	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const pageRounds = 15
@@ -40,12 +41,12 @@ func measureEnginePage(s *session) error {
 	if err != nil {
 		return err
 	}
-	s.report(finding{
-		name: "engine-page/ratio", value: c.ours / c.theirs, unit: "x", limit: atMost(0.6),
-		about: fmt.Sprintf("CPU to that of a textparse walk over the same %d KB, least of %d alternating rounds; %s us beside %s us",
-			len(page)/1000, pageRounds, number(c.ours/1e3), number(c.theirs/1e3)),
+	s.report(finding.Finding{
+		Name: "engine-page/ratio", Value: c.ours / c.theirs, Unit: "x", Limit: finding.AtMost(0.6),
+		About: fmt.Sprintf("CPU to that of a textparse walk over the same %d KB, least of %d alternating rounds; %s us beside %s us",
+			len(page)/1000, pageRounds, finding.Number(c.ours/1e3), finding.Number(c.theirs/1e3)),
 	})
-	s.report(finding{name: "engine-page/allocs", value: c.allocs, limit: atMost(30), about: "allocations per page, its snapshot included"})
+	s.report(finding.Finding{Name: "engine-page/allocs", Value: c.allocs, Limit: finding.AtMost(30), About: "allocations per page, its snapshot included"})
 	return nil
 }
 

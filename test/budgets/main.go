@@ -1,11 +1,6 @@
 // Command budgets measures what the picker costs and compares that with its
-// budgets. It prints one line per finding:
-//
-//	ok|short|info NAME MEASURED LIMIT  # what was measured, in how many runs
-//
-// and exits with 1 if any is short, with 2 on a usage error. info has no
-// verdict: either nothing is promised, or the limit is not yet held to. What
-// could not be measured is short.
+// budgets. It prints one line per finding (package finding says how to read one)
+// and exits with 1 if any is short, with 2 on a usage error.
 //
 // Before them stand lines `manifest KEY VALUE...`, which say what is measured, of
 // what, and under what traffic; hack/results makes a published result of both.
@@ -27,20 +22,13 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"regexp"
 	"syscall"
-)
 
-// Exit codes.
-const (
-	exitShort = 1
-	exitUsage = 2
+	"github.com/berth-dev/berth/test/finding"
 )
 
 func main() {
@@ -71,63 +59,25 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if play, ok := roles()[args[0]]; ok {
 			if err := play(ctx, args[1:]); err != nil {
 				fmt.Fprintf(stderr, "budgets %s: %v\n", args[0], err)
-				return exitShort
+				return finding.ExitShort
 			}
 			return 0
 		}
 	}
-	flags := flag.NewFlagSet("budgets", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	pattern := flags.String("run", "", "measure only what matches this `regex`")
-	verbose := flags.Bool("v", false, "print every round to standard error")
-	list := flags.Bool("list", false, "print the names and what they measure, and exit")
-	profile := flags.String("profile", "", "write a CPU profile of each budget and of each server to this `directory`; pickers then run inside this binary")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return exitUsage
-	}
-	if flags.NArg() > 0 {
-		fmt.Fprintf(stderr, "budgets: %q: no arguments are taken\n", flags.Args())
-		return exitUsage
-	}
-	wanted, err := regexp.Compile(*pattern)
-	if err != nil {
-		fmt.Fprintf(stderr, "budgets: -run: %v\n", err)
-		return exitUsage
-	}
-	var chosen []budget
-	for _, b := range budgets() {
-		if wanted.MatchString(b.name) {
-			chosen = append(chosen, b)
-		}
-	}
+	command := finding.NewCommand("budgets", budgets(), stdout, stderr)
+	profiles := command.Flags.String("profile", "", "write a CPU profile of each budget and of each server to this `directory`; pickers then run inside this binary")
+	chosen, exit := command.Choose(args)
 	if len(chosen) == 0 {
-		fmt.Fprintf(stderr, "budgets: -run %q: matches none of the names that -list prints\n", *pattern)
-		return exitUsage
+		return exit
 	}
-	if *list {
-		for _, b := range chosen {
-			fmt.Fprintf(stdout, "%-16s %s\n", b.name, b.what)
-		}
-		return 0
-	}
-	s, err := newSession(ctx, *profile)
+	s, err := newSession(ctx, *profiles)
 	if err != nil {
-		fmt.Fprintln(stderr, "budgets:", err)
-		return exitShort
+		return command.Fail(err)
 	}
 	defer s.close()
-	if *verbose {
-		s.verbose = stderr
-	}
+	s.verbose = command.Verbose()
 	if err := printManifest(chosen, stdout); err != nil {
-		fmt.Fprintln(stderr, "budgets:", err)
-		return exitShort
+		return command.Fail(err)
 	}
-	if !measureAll(s, chosen, stdout) {
-		return exitShort
-	}
-	return 0
+	return finding.Measure(ctx, chosen, stdout, s.measure)
 }

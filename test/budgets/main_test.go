@@ -10,20 +10,19 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
-func TestUsageErrorsAreToldApart(t *testing.T) {
+func TestARunThatDoesNotBeginSaysWhy(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		args []string
 		exit int
 		says string
 	}{
-		{"an unknown flag", []string{"-x"}, exitUsage, "-x"},
-		{"an argument", []string{"decision"}, exitUsage, `"decision"`},
-		{"not a regular expression", []string{"-run", "("}, exitUsage, "-run"},
-		{"nothing of this name", []string{"-run", "nothing"}, exitUsage, `"nothing"`},
-		{"help", []string{"-h"}, 0, "-run"},
+		{"an unknown flag", []string{"-x"}, finding.ExitUsage, "-x"},
+		{"help", []string{"-h"}, 0, "-profile"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"runtime/pprof"
 	"strings"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // session is what the budgets of one run share.
@@ -19,7 +21,7 @@ type session struct {
 	root, dir string
 	// profiles is where CPU profiles go; empty for none.
 	profiles string
-	report   func(finding)
+	report   func(finding.Finding)
 	// verbose takes what -v asks for; nil without it.
 	verbose io.Writer
 	// epp is the path of berth-epp, once it was built.
@@ -45,18 +47,6 @@ func newSession(ctx context.Context, profiles string) (*session, error) {
 
 // close removes the scratch directory; one that stays behind does no harm.
 func (s *session) close() { _ = os.RemoveAll(s.dir) }
-
-// profiled measures b, with a CPU profile of this process where one is wanted.
-func (s *session) profiled(b budget) error {
-	if s.profiles != "" {
-		stop, err := startProfile(filepath.Join(s.profiles, b.name+".pprof"))
-		if err != nil {
-			return err
-		}
-		defer stop()
-	}
-	return b.measure(s)
-}
 
 // startProfile profiles this process until stop is called.
 func startProfile(path string) (stop func(), err error) {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const stockPairs = 5
@@ -35,9 +37,9 @@ func stockSubject() (subject, error) {
 func measureStock(s *session) error {
 	stock, err := startStock(s)
 	if err != nil {
-		s.report(finding{
-			name: "stock", value: math.NaN(), limit: atLeast(stockSizes[0].cheaper), unit: "x", advisory: true,
-			about: "no stock scheduler to compare with: " + err.Error(),
+		s.report(finding.Finding{
+			Name: "stock", Value: math.NaN(), Limit: finding.AtLeast(stockSizes[0].cheaper), Unit: "x", Advisory: true,
+			About: "no stock scheduler to compare with: " + err.Error(),
 		})
 		return nil
 	}
@@ -67,11 +69,11 @@ func measureStock(s *session) error {
 			s.logf("  %d endpoints, pair %d: %.0f ns, stock %.0f ns and %.0f allocations", size.endpoints, i, ours, theirs, n)
 			ratios, costs, allocs = append(ratios, theirs/ours), append(costs, theirs), append(allocs, n)
 		}
-		s.report(finding{
-			name: fmt.Sprintf("stock/%d/ratio", size.endpoints), value: median(ratios), unit: "x",
-			limit: atLeast(size.cheaper), advisory: true,
-			about: fmt.Sprintf("stock scheduler's CPU to ours, median of %d alternating pairs; stock takes %s us and %s allocations per decision",
-				stockPairs, number(median(costs)/1e3), number(median(allocs))),
+		s.report(finding.Finding{
+			Name: fmt.Sprintf("stock/%d/ratio", size.endpoints), Value: median(ratios), Unit: "x",
+			Limit: finding.AtLeast(size.cheaper), Advisory: true,
+			About: fmt.Sprintf("stock scheduler's CPU to ours, median of %d alternating pairs; stock takes %s us and %s allocations per decision",
+				stockPairs, finding.Number(median(costs)/1e3), finding.Number(median(allocs))),
 		})
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/berth-dev/berth/internal/host"
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const (
@@ -120,9 +121,9 @@ func longStream(s *session, picker *child, g *gateway) error {
 		}
 		most = max(most, heap)
 	}
-	s.report(finding{
-		name: "stream-memory/100MB", value: (most - base) / mebibyte, unit: "MiB", limit: atMost(streamGrowth),
-		about: fmt.Sprintf("live heap of the picker while a response of 100 MB passes in parts of 64 KiB, most of %d probes, beyond that after the first part", probes),
+	s.report(finding.Finding{
+		Name: "stream-memory/100MB", Value: (most - base) / mebibyte, Unit: "MiB", Limit: finding.AtMost(streamGrowth),
+		About: fmt.Sprintf("live heap of the picker while a response of 100 MB passes in parts of 64 KiB, most of %d probes, beyond that after the first part", probes),
 	})
 	return nil
 }
@@ -165,13 +166,13 @@ func manyStreams(s *session, picker *child, g *gateway) error {
 	if err := picker.ask(&last, &lastStacks); err != nil {
 		return err
 	}
-	s.report(finding{
-		name: "stream-memory/1000-open", value: (last - first) / mebibyte, unit: "MiB", limit: atMost(streamGrowth),
-		about: fmt.Sprintf("live heap of the picker after %d more parts of 64 KiB on each of %d open streams, beyond that after one part", openParts, openStreams),
+	s.report(finding.Finding{
+		Name: "stream-memory/1000-open", Value: (last - first) / mebibyte, Unit: "MiB", Limit: finding.AtMost(streamGrowth),
+		About: fmt.Sprintf("live heap of the picker after %d more parts of 64 KiB on each of %d open streams, beyond that after one part", openParts, openStreams),
 	})
-	s.report(finding{
-		name: "stream-memory/per-stream", value: (first + firstStacks - idle - idleStacks) / openStreams / 1024, unit: "KiB",
-		about: "live heap and stacks of the picker per open stream",
+	s.report(finding.Finding{
+		Name: "stream-memory/per-stream", Value: (first + firstStacks - idle - idleStacks) / openStreams / 1024, Unit: "KiB",
+		About: "live heap and stacks of the picker per open stream",
 	})
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/internal/collect"
 	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const replicas = 100
@@ -67,14 +68,14 @@ func measureTelemetry(s *session) error {
 		due := replicas / (c.every.Seconds() * 0.95)
 		rate := float64(r.scrapes) / r.wall.Seconds()
 		perScrape := r.cpu.Seconds() / float64(r.scrapes)
-		s.report(finding{
-			name: "telemetry/" + c.name, value: perScrape * max(due, rate), unit: "core", limit: atMost(c.cores),
-			about: fmt.Sprintf("CPU of reading %d replicas with pages of %d KB over %s, engines apart; %s us per scrape, %s scrapes/s made, %s due",
-				replicas, len(page)/1000, c.window, number(perScrape*1e6), number(rate), number(due)),
+		s.report(finding.Finding{
+			Name: "telemetry/" + c.name, Value: perScrape * max(due, rate), Unit: "core", Limit: finding.AtMost(c.cores),
+			About: fmt.Sprintf("CPU of reading %d replicas with pages of %d KB over %s, engines apart; %s us per scrape, %s scrapes/s made, %s due",
+				replicas, len(page)/1000, c.window, finding.Number(perScrape*1e6), finding.Number(rate), finding.Number(due)),
 		})
-		s.report(finding{
-			name: "telemetry/" + c.name + "/memory", value: r.memory / replicas / 1024, unit: "KiB", limit: atMost(endpointMemory),
-			about: fmt.Sprintf("live heap and stacks per replica while %d are read: snapshot, connection, goroutines", replicas),
+		s.report(finding.Finding{
+			Name: "telemetry/" + c.name + "/memory", Value: r.memory / replicas / 1024, Unit: "KiB", Limit: finding.AtMost(endpointMemory),
+			About: fmt.Sprintf("live heap and stacks per replica while %d are read: snapshot, connection, goroutines", replicas),
 		})
 	}
 	return nil

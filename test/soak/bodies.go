@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const (
@@ -56,9 +58,9 @@ func checkBodies(s *session, p *picker) error {
 	if err != nil {
 		return err
 	}
-	s.report(finding{
-		name: "bodies/resident", value: now.peak / mebibyte, unit: "MiB", limit: atMost(2*float64(s.size.buffered)/mebibyte + bodyRoom),
-		about: fmt.Sprintf("most resident memory ever; %s MiB may be held, and each body twice while its parts are joined", number(float64(s.size.buffered)/mebibyte)),
+	s.report(finding.Finding{
+		Name: "bodies/resident", Value: now.peak / mebibyte, Unit: "MiB", Limit: finding.AtMost(2*float64(s.size.buffered)/mebibyte + bodyRoom),
+		About: fmt.Sprintf("most resident memory ever; %s MiB may be held, and each body twice while its parts are joined", finding.Number(float64(s.size.buffered)/mebibyte)),
 	})
 	return nil
 }
@@ -86,7 +88,7 @@ func (s *session) upTo(p *picker, name string, t talk) error {
 		about = fmt.Sprintf("%s; the first that was not: %v", about, err)
 	}
 	if name != "" || err != nil {
-		s.report(finding{name: "bodies/" + name, value: float64(placed.Load()), limit: exactly(float64(n)), about: about})
+		s.report(finding.Finding{Name: "bodies/" + name, Value: float64(placed.Load()), Limit: finding.Exactly(float64(n)), About: about})
 	}
 	return s.ctx.Err()
 }
@@ -149,8 +151,8 @@ func (s *session) beyond(p *picker, t talk) error {
 	if err != nil {
 		about = fmt.Sprintf("%s; the first that was neither: %v", about, err)
 	}
-	s.report(finding{
-		name: "bodies/beyond", value: float64(placed.Load() + refused.Load()), limit: exactly(float64(s.size.bodies)), about: about,
+	s.report(finding.Finding{
+		Name: "bodies/beyond", Value: float64(placed.Load() + refused.Load()), Limit: finding.Exactly(float64(s.size.bodies)), About: about,
 	})
 	return s.ctx.Err()
 }

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // endings are the ways in which a gateway leaves.
@@ -72,14 +74,14 @@ func checkDisconnects(s *session, p *picker) error {
 	}
 	least, most := float64(t.placed.Load()), float64(t.placed.Load()+t.maybe.Load())
 	placed := now.placed() - base.placed()
-	s.report(finding{
-		name: "disconnects/placed", value: max(least-placed, 0) + max(placed-most, 0), limit: exactly(0),
-		about: fmt.Sprintf("decisions too few or too many: %s, by what the gateway saw %s to %s; %d requests left after %d kinds of prefixes in %d ways, %d reloads meanwhile",
-			number(placed), number(least), number(most), t.begun.Load(), frames, endings, reloads),
+	s.report(finding.Finding{
+		Name: "disconnects/placed", Value: max(least-placed, 0) + max(placed-most, 0), Limit: finding.Exactly(0),
+		About: fmt.Sprintf("decisions too few or too many: %s, by what the gateway saw %s to %s; %d requests left after %d kinds of prefixes in %d ways, %d reloads meanwhile",
+			finding.Number(placed), finding.Number(least), finding.Number(most), t.begun.Load(), frames, endings, reloads),
 	})
-	s.report(finding{
-		name: "disconnects/ended-well", value: float64(t.endedWell.Load()), limit: exactly(0),
-		about: "half-closed streams that ended with status OK before their response did",
+	s.report(finding.Finding{
+		Name: "disconnects/ended-well", Value: float64(t.endedWell.Load()), Limit: finding.Exactly(0),
+		About: "half-closed streams that ended with status OK before their response did",
 	})
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // rubbish is one kind of bytes that are no conversation.
@@ -107,7 +109,7 @@ func checkGarbage(s *session, p *picker) error {
 	if _, err := s.warmUp(p); err != nil {
 		return err
 	}
-	if err := s.bringGarbage(p, func(finding) {}); err != nil {
+	if err := s.bringGarbage(p, func(finding.Finding) {}); err != nil {
 		return err
 	}
 	base, err := s.rest(p)
@@ -120,7 +122,7 @@ func checkGarbage(s *session, p *picker) error {
 	return s.compare("garbage", p, base, 8)
 }
 
-func (s *session) bringGarbage(p *picker, report func(finding)) error {
+func (s *session) bringGarbage(p *picker, report func(finding.Finding)) error {
 	g, err := dial(p.address)
 	if err != nil {
 		return err
@@ -161,7 +163,7 @@ func (s *session) bringGarbage(p *picker, report func(finding)) error {
 	if err := traffic.Wait(); err != nil {
 		lost, about = 1, "the first that did not get its answers: "+err.Error()
 	}
-	report(finding{name: "garbage/lost", value: lost, limit: exactly(0), about: about})
+	report(finding.Finding{Name: "garbage/lost", Value: lost, Limit: finding.Exactly(0), About: about})
 	return nil
 }
 

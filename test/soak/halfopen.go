@@ -8,6 +8,8 @@ import (
 	"time"
 
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // trickle is the pause between the bytes of a slow upload; it is well below the
@@ -20,7 +22,7 @@ func checkHalfOpen(s *session, p *picker) error {
 		return err
 	}
 	// Once for the descriptors of goroutines that the runtime keeps.
-	if err := s.silentHeaders(p, func(finding) {}); err != nil {
+	if err := s.silentHeaders(p, func(finding.Finding) {}); err != nil {
 		return err
 	}
 	base, err := s.rest(p)
@@ -41,7 +43,7 @@ func checkHalfOpen(s *session, p *picker) error {
 }
 
 // silentHeaders sends the headers of requests and no body.
-func (s *session) silentHeaders(p *picker, report func(finding)) error {
+func (s *session) silentHeaders(p *picker, report func(finding.Finding)) error {
 	return s.refusedUploads(p, "silent-headers", "upload_idle", "requests of which only the headers came", report,
 		func(context.Context, *exchange) error { return nil })
 }
@@ -68,7 +70,7 @@ func (s *session) slowUploads(p *picker) error {
 
 // refusedUploads begins requests, goes on as upload says until they are
 // answered, and reports how many are refused for the reason.
-func (s *session) refusedUploads(p *picker, name, reason, about string, report func(finding), upload func(context.Context, *exchange) error) error {
+func (s *session) refusedUploads(p *picker, name, reason, about string, report func(finding.Finding), upload func(context.Context, *exchange) error) error {
 	gateways, closeAll, err := dialMany(p.address)
 	if err != nil {
 		return err
@@ -111,9 +113,9 @@ func (s *session) refusedUploads(p *picker, name, reason, about string, report f
 			n++
 		}
 	}
-	report(finding{
-		name: "half-open/" + name, value: float64(n), limit: exactly(float64(len(refused))),
-		about: about + ", refused with 408 " + reason,
+	report(finding.Finding{
+		Name: "half-open/" + name, Value: float64(n), Limit: finding.Exactly(float64(len(refused))),
+		About: about + ", refused with 408 " + reason,
 	})
 	return nil
 }
@@ -143,10 +145,10 @@ func (s *session) silentStreams(p *picker, base reading) error {
 	if err := s.await("streams without a message arrive", arrived); err != nil {
 		return err
 	}
-	s.report(finding{
-		name: "half-open/silent-streams", value: (r.heap + r.stacks - base.heap - base.stacks) / float64(len(exchanges)) / kibibyte, unit: "KiB",
-		limit: atMost(streamMemory + streamSlack*kibibyte/float64(len(exchanges))),
-		about: fmt.Sprintf("live heap and stacks per stream without a message, %d of them", len(exchanges)),
+	s.report(finding.Finding{
+		Name: "half-open/silent-streams", Value: (r.heap + r.stacks - base.heap - base.stacks) / float64(len(exchanges)) / kibibyte, Unit: "KiB",
+		Limit: finding.AtMost(streamMemory + streamSlack*kibibyte/float64(len(exchanges))),
+		About: fmt.Sprintf("live heap and stacks per stream without a message, %d of them", len(exchanges)),
 	})
 	for i, x := range exchanges {
 		// Every other one leaves with its connection, below.
@@ -200,9 +202,9 @@ func (s *session) muteConnections(p *picker) error {
 	if _, err := s.until(look(func() bool { return page.inFlight() == 0 })); err != nil {
 		return err
 	}
-	s.report(finding{
-		name: "half-open/mute", value: page.inFlight(), limit: exactly(0),
-		about: fmt.Sprintf("requests still in flight of %d whose connection answers nothing, pings neither", len(conns)),
+	s.report(finding.Finding{
+		Name: "half-open/mute", Value: page.inFlight(), Limit: finding.Exactly(0),
+		About: fmt.Sprintf("requests still in flight of %d whose connection answers nothing, pings neither", len(conns)),
 	})
 	return nil
 }

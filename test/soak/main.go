@@ -1,11 +1,9 @@
 // Command soak lets hostile clients loose on a running picker and looks at what
-// they leave behind. It prints one line per finding:
+// they leave behind. It prints one line per finding (package finding says how to
+// read one) and exits with 1 if any is short, with 2 on a usage error.
 //
-//	ok|short NAME MEASURED LIMIT  # what was measured
-//
-// and exits with 1 if any is short, with 2 on a usage error. What could not be
-// measured is short. Before them stand lines `manifest KEY VALUE...`, which say
-// what is measured, of what, and under what traffic, for a published result.
+// Before them stand lines `manifest KEY VALUE...`, which say what is measured, of
+// what, and under what traffic; hack/results makes a published result of both.
 //
 //	soak [-run REGEX] [-v]
 //	soak -list
@@ -21,21 +19,14 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"regexp"
 	"syscall"
 	"time"
-)
 
-// Exit codes.
-const (
-	exitShort = 1
-	exitUsage = 2
+	"github.com/berth-dev/berth/test/finding"
 )
 
 func main() {
@@ -63,63 +54,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == pickerRole {
 		if err := playPicker(ctx, args[1:]); err != nil {
 			fmt.Fprintf(stderr, "soak %s: %v\n", pickerRole, err)
-			return exitShort
+			return finding.ExitShort
 		}
 		return 0
 	}
-	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	pattern := flags.String("run", "", "run only the checks that match this `regex`")
-	verbose := flags.Bool("v", false, "tell on standard error what is being done")
-	list := flags.Bool("list", false, "print the names and what they are, and exit")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return exitUsage
-	}
-	if flags.NArg() > 0 {
-		fmt.Fprintf(stderr, "soak: %q: no arguments are taken\n", flags.Args())
-		return exitUsage
-	}
-	wanted, err := regexp.Compile(*pattern)
-	if err != nil {
-		fmt.Fprintf(stderr, "soak: -run: %v\n", err)
-		return exitUsage
-	}
-	var chosen []check
-	for _, c := range checks() {
-		if wanted.MatchString(c.name) {
-			chosen = append(chosen, c)
-		}
-	}
+	command := finding.NewCommand("soak", checks(), stdout, stderr)
+	chosen, exit := command.Choose(args)
 	if len(chosen) == 0 {
-		fmt.Fprintf(stderr, "soak: -run %q: matches none of the names that -list prints\n", *pattern)
-		return exitUsage
-	}
-	if *list {
-		for _, c := range chosen {
-			fmt.Fprintf(stdout, "%-16s %s\n", c.name, c.what)
-		}
-		return 0
+		return exit
 	}
 	dir, err := os.MkdirTemp("", "berth-soak-")
 	if err != nil {
-		fmt.Fprintln(stderr, "soak:", err)
-		return exitShort
+		return command.Fail(err)
 	}
 	// One that stays behind does no harm.
 	defer func() { _ = os.RemoveAll(dir) }()
-	s := &session{ctx: ctx, dir: dir, size: fullSize(), started: time.Now()}
-	if *verbose {
-		s.verbose = stderr
-	}
+	s := &session{ctx: ctx, dir: dir, size: fullSize(), verbose: command.Verbose(), started: time.Now()}
 	if err := printManifest(chosen, s.size, stdout); err != nil {
-		fmt.Fprintln(stderr, "soak:", err)
-		return exitShort
+		return command.Fail(err)
 	}
-	if !checkAll(s, chosen, stdout) {
-		return exitShort
-	}
-	return 0
+	return finding.Measure(ctx, chosen, stdout, s.measure)
 }

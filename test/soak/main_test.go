@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // TestMain lets the test binary be the picker that the checks start.
@@ -17,19 +19,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestUsageErrorsAreToldApart(t *testing.T) {
+func TestARunThatDoesNotBeginSaysWhy(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		args []string
 		exit int
 		says string
 	}{
-		{"an unknown flag", []string{"-x"}, exitUsage, "-x"},
-		{"an argument", []string{"streams"}, exitUsage, `"streams"`},
-		{"not a regular expression", []string{"-run", "("}, exitUsage, "-run"},
-		{"nothing of this name", []string{"-run", "nothing"}, exitUsage, `"nothing"`},
+		{"an unknown flag", []string{"-x"}, finding.ExitUsage, "-x"},
 		{"help", []string{"-h"}, 0, "-run"},
-		{"a picker without a configuration", []string{pickerRole}, exitShort, "configuration file"},
+		{"a picker without a configuration", []string{pickerRole}, finding.ExitShort, "configuration file"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
@@ -68,8 +67,8 @@ func TestAPickerThatDoesNotStartIsShort(t *testing.T) {
 		configuration: func(size) configuration { return limited("body: none") },
 		run:           func(*session, *picker) error { t.Error("the check runs without a picker"); return nil },
 	}
-	if checkAll(s, []check{c}, &out) {
-		t.Error("the run fits")
+	if exit := finding.Measure(t.Context(), []check{c}, &out, s.measure); exit != finding.ExitShort {
+		t.Errorf("exit code %d, want %d", exit, finding.ExitShort)
 	}
 	if line := out.String(); !strings.HasPrefix(line, "short streams ") || !strings.Contains(line, "does not start") {
 		t.Errorf("the line is %q, want a short one that says that the picker does not start", line)
@@ -120,7 +119,7 @@ func TestEachCheckPassesInSmall(t *testing.T) {
 			t.Parallel()
 			var out, log strings.Builder
 			s := &session{ctx: t.Context(), dir: t.TempDir(), size: tinySize(), verbose: &log, started: time.Now()}
-			if !checkAll(s, []check{c}, &out) {
+			if finding.Measure(t.Context(), []check{c}, &out, s.measure) != 0 {
 				t.Errorf("not as it should be:\n%s\n%s", &out, &log)
 			}
 			for line := range strings.Lines(out.String()) {

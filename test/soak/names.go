@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // pageBytes bounds the metrics page, bytes.
@@ -45,16 +47,16 @@ func checkNames(s *session, p *picker) error {
 		return err
 	}
 	sent := float64(all.sent.Load())
-	s.report(finding{
-		name: "names/answered", value: sent - float64(all.unanswered.Load()), limit: exactly(sent),
-		about: fmt.Sprintf("requests with a model, an id, a header, a path and a subset of their own: %d placed, %d refused, %d not valid UTF-8 where the protocol wants it",
+	s.report(finding.Finding{
+		Name: "names/answered", Value: sent - float64(all.unanswered.Load()), Limit: finding.Exactly(sent),
+		About: fmt.Sprintf("requests with a model, an id, a header, a path and a subset of their own: %d placed, %d refused, %d not valid UTF-8 where the protocol wants it",
 			all.placed.Load(), all.refused.Load(), all.invalid.Load()),
 	})
-	s.report(finding{
-		name: "names/series", value: float64(now.series()), limit: exactly(float64(base.series())),
-		about: fmt.Sprintf("series on the metrics page after %d names of each kind", s.size.names+s.size.longNames),
+	s.report(finding.Finding{
+		Name: "names/series", Value: float64(now.series()), Limit: finding.Exactly(float64(base.series())),
+		About: fmt.Sprintf("series on the metrics page after %d names of each kind", s.size.names+s.size.longNames),
 	})
-	s.report(finding{name: "names/page", value: float64(now.bytes), unit: "B", limit: atMost(pageBytes), about: "size of the metrics page"})
+	s.report(finding.Finding{Name: "names/page", Value: float64(now.bytes), Unit: "B", Limit: finding.AtMost(pageBytes), About: "size of the metrics page"})
 	return s.compare("names", p, base, 16)
 }
 

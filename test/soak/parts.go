@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // partMemory bounds what a part of a held body takes, bytes, however small it
@@ -50,10 +52,10 @@ func checkOneByteParts(s *session, p *picker) error {
 	if err != nil {
 		return err
 	}
-	s.report(finding{
-		name: "one-byte-parts/memory", value: (r.heap - base.heap) / float64(held), unit: "B",
-		limit: atMost(partMemory + (streamMemory*uploads*kibibyte+streamSlack*mebibyte)/float64(held)),
-		about: fmt.Sprintf("live heap per byte held, of %d bodies that came in %d messages of one byte", uploads, len(t.request)-1),
+	s.report(finding.Finding{
+		Name: "one-byte-parts/memory", Value: (r.heap - base.heap) / float64(held), Unit: "B",
+		Limit: finding.AtMost(partMemory + (streamMemory*uploads*kibibyte+streamSlack*mebibyte)/float64(held)),
+		About: fmt.Sprintf("live heap per byte held, of %d bodies that came in %d messages of one byte", uploads, len(t.request)-1),
 	})
 	err = inParallel(s.ctx, uploads, uploads, func(_ context.Context, i int) error {
 		x := exchanges[i]

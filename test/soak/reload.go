@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 func withoutFallbacks(n size) configuration {
@@ -94,7 +96,7 @@ func checkReload(s *session, p *picker) error {
 	_, stopErr := stop()
 	cancel()
 	lost := 0.0
-	about := fmt.Sprintf("of %d requests while %s configurations were put in force or refused", passed.Load(), number(taken))
+	about := fmt.Sprintf("of %d requests while %s configurations were put in force or refused", passed.Load(), finding.Number(taken))
 	if err := group.Wait(); err != nil {
 		lost, about = 1, "the first that did not get its answers: "+err.Error()
 	}
@@ -103,7 +105,7 @@ func checkReload(s *session, p *picker) error {
 			return err
 		}
 	}
-	s.report(finding{name: "reload/lost", value: lost, limit: exactly(0), about: about})
+	s.report(finding.Finding{Name: "reload/lost", Value: lost, Limit: finding.Exactly(0), About: about})
 	closeAll()
 	if err := p.configure(usually); err != nil {
 		return err

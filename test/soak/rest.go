@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"math"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // rest waits until a picker has nothing to do and nothing in it changes any more.
@@ -58,14 +60,14 @@ func (s *session) compare(name string, p *picker, base reading, growth float64) 
 	}
 	left := leftBehind(base, r)
 	about := fmt.Sprintf("kinds of things left behind; as before: %d goroutines, %d descriptors; %s placed requests have one outcome each",
-		r.goroutines, r.descriptors, number(r.placed()))
+		r.goroutines, r.descriptors, finding.Number(r.placed()))
 	if len(left) > 0 {
 		about = fmt.Sprint("left behind: ", left)
 	}
-	s.report(finding{name: name + "/left-behind", value: float64(len(left)), limit: exactly(0), about: about})
-	s.report(finding{
-		name: name + "/heap", value: (r.heap - base.heap) / mebibyte, unit: "MiB", limit: atMost(growth),
-		about: fmt.Sprintf("growth of the live heap; resident %s MiB, %s MiB at most", number(r.resident/mebibyte), number(r.peak/mebibyte)),
+	s.report(finding.Finding{Name: name + "/left-behind", Value: float64(len(left)), Limit: finding.Exactly(0), About: about})
+	s.report(finding.Finding{
+		Name: name + "/heap", Value: (r.heap - base.heap) / mebibyte, Unit: "MiB", Limit: finding.AtMost(growth),
+		About: fmt.Sprintf("growth of the live heap; resident %s MiB, %s MiB at most", finding.Number(r.resident/mebibyte), finding.Number(r.peak/mebibyte)),
 	})
 	return nil
 }
@@ -86,7 +88,7 @@ func leftBehind(base, now reading) []string {
 		{"contained faults", now.faults(), 0},
 	} {
 		if c.now > c.base {
-			left = append(left, number(c.now-c.base)+" "+c.what)
+			left = append(left, finding.Number(c.now-c.base)+" "+c.what)
 		}
 	}
 	return left

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const (
@@ -20,7 +22,7 @@ type session struct {
 	// dir is a scratch directory of this run.
 	dir    string
 	size   size
-	report func(finding)
+	report func(finding.Finding)
 	// verbose takes what -v asks for; nil without it.
 	verbose io.Writer
 	started time.Time

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 const (
@@ -39,19 +41,19 @@ func checkStreams(s *session, p *picker) error {
 		return err
 	}
 	n := float64(s.size.streams)
-	s.report(finding{
-		name: "streams/in-flight", value: open.inFlight(), limit: exactly(n),
-		about: fmt.Sprintf("responses open at once over %d connections, a part passed on each", connections),
+	s.report(finding.Finding{
+		Name: "streams/in-flight", Value: open.inFlight(), Limit: finding.Exactly(n),
+		About: fmt.Sprintf("responses open at once over %d connections, a part passed on each", connections),
 	})
-	s.report(finding{
-		name: "streams/memory", value: (open.heap + open.stacks - base.heap - base.stacks) / n / kibibyte, unit: "KiB",
-		limit: atMost(streamMemory + streamSlack*kibibyte/n),
-		about: fmt.Sprintf("live heap and stacks per open stream; resident %s MiB", number(open.resident/mebibyte)),
+	s.report(finding.Finding{
+		Name: "streams/memory", Value: (open.heap + open.stacks - base.heap - base.stacks) / n / kibibyte, Unit: "KiB",
+		Limit: finding.AtMost(streamMemory + streamSlack*kibibyte/n),
+		About: fmt.Sprintf("live heap and stacks per open stream; resident %s MiB", finding.Number(open.resident/mebibyte)),
 	})
-	s.report(finding{
-		name: "streams/goroutines", value: float64(open.goroutines-base.goroutines) / n,
-		limit: atMost(streamGoroutines + 10*connections/n),
-		about: "goroutines per open stream, those of the connections among them",
+	s.report(finding.Finding{
+		Name: "streams/goroutines", Value: float64(open.goroutines-base.goroutines) / n,
+		Limit: finding.AtMost(streamGoroutines + 10*connections/n),
+		About: "goroutines per open stream, those of the connections among them",
 	})
 	return s.compare("streams", p, base, 4)
 }

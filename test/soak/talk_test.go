@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestAConversationHasTheMessagesOfItsMode(t *testing.T) {
 		for _, s := range usual(modes[i]).steps() {
 			m := s.message(&exchange{}).ProtoReflect()
 			kind := m.WhichOneof(m.Descriptor().Oneofs().ByName("request")).Name()
-			got = append(got, string(kind)+":"+number(float64(len(s.due))))
+			got = append(got, string(kind)+":"+strconv.Itoa(len(s.due)))
 		}
 		if line := strings.Join(got, " "); line != want {
 			t.Errorf("mode %s: %s, want %s", modes[i], line, want)

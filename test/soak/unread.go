@@ -1,6 +1,10 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/berth-dev/berth/test/finding"
+)
 
 // checkUnread brings bodies one after the other and takes no answer, so that the
 // picker cannot hand them back.
@@ -44,10 +48,10 @@ func (s *session) leaveUnread(p *picker, before reading) error {
 	if err != nil {
 		return err
 	}
-	s.report(finding{
-		name: "unread/memory", value: (r.heap - before.heap) / mebibyte, unit: "MiB", limit: atMost(2 * float64(s.size.buffered) / mebibyte),
-		about: fmt.Sprintf("live heap while %d bodies, %d bytes in all, were decided and nobody takes the answers; %s bytes count as held",
-			s.size.unread, s.size.unread*s.size.bodyBytes, number(r.held())),
+	s.report(finding.Finding{
+		Name: "unread/memory", Value: (r.heap - before.heap) / mebibyte, Unit: "MiB", Limit: finding.AtMost(2 * float64(s.size.buffered) / mebibyte),
+		About: fmt.Sprintf("live heap while %d bodies, %d bytes in all, were decided and nobody takes the answers; %s bytes count as held",
+			s.size.unread, s.size.unread*s.size.bodyBytes, finding.Number(r.held())),
 	})
 	return nil
 }

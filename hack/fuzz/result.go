@@ -3,11 +3,15 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-dev/berth/test/finding"
 )
 
 // outcome is what go test said of one target.
@@ -52,41 +56,48 @@ func blamesInput(line string) bool {
 		strings.HasPrefix(line, "failure while testing seed corpus entry: ")
 }
 
-// finding is the result of one target.
-type finding struct {
+// result is what came of one target.
+type result struct {
 	target target
 	outcome
 	// failed tells that go test did.
 	failed bool
 }
 
-// short tells whether one of the finding's figures is. A target without an
-// execution was not fuzzed, whatever go test says.
-func (f finding) short() bool { return f.failed || f.executions == 0 }
+// findings are two. A target without an execution was not fuzzed, whatever go
+// test says.
+func (r result) findings() []finding.Finding {
+	crashes, about := 0.0, "failing inputs"
+	switch {
+	case r.crashed:
+		crashes, about = 1, "failing inputs; go test stops at the first"
+	case r.failed:
+		crashes, about = math.NaN(), "go test failed without a failing input"
+	}
+	return []finding.Finding{
+		{Name: r.target.String() + "/crashes", Value: crashes, Limit: finding.AtMost(0), About: about},
+		{
+			Name: r.target.String() + "/executions", Value: float64(r.executions), Limit: finding.AtLeast(1),
+			About: fmt.Sprintf("in %v s, as go test said last", r.fuzzed.Seconds()),
+		},
+	}
+}
 
-// printFindings ends the output with what hack/results reads.
-func printFindings(w io.Writer, findings []finding, each time.Duration) {
+// short tells whether one of the target's findings is.
+func (r result) short() bool {
+	return slices.ContainsFunc(r.findings(), func(f finding.Finding) bool { return f.Verdict() == finding.Short })
+}
+
+// printResults ends the output with what hack/results reads.
+func printResults(w io.Writer, results []result, each time.Duration) {
 	fmt.Fprintln(w, "manifest configuration none: the parts that read foreign bytes, each by itself; no policy is in force")
 	fmt.Fprintln(w, "manifest servedIDs none: no replica serves")
 	fmt.Fprintln(w, "manifest cacheState no engine runs, so there is no KV cache; inputs that earlier runs on this machine found interesting are used again, from Go's build cache")
 	fmt.Fprintf(w, "manifest trafficShape no requests: inputs mutated from each target's seeds by %d workers, %v for each of %d targets, one after the other\n",
-		runtime.GOMAXPROCS(0), each, len(findings))
-	for _, f := range findings {
-		crashes, about := "0", "failing inputs"
-		switch {
-		case f.crashed:
-			crashes, about = "1", "failing inputs; go test stops at the first"
-		case f.failed:
-			crashes, about = "unmeasured", "go test failed without a failing input"
+		runtime.GOMAXPROCS(0), each, len(results))
+	for _, r := range results {
+		for _, f := range r.findings() {
+			fmt.Fprintln(w, f)
 		}
-		fmt.Fprintf(w, "%-5s %s/crashes %s <=0  # %s\n", verdict(!f.failed), f.target, crashes, about)
-		fmt.Fprintf(w, "%-5s %s/executions %d >=1  # in %v s, as go test said last\n", verdict(f.executions > 0), f.target, f.executions, f.fuzzed.Seconds())
 	}
-}
-
-func verdict(kept bool) string {
-	if kept {
-		return "ok"
-	}
-	return "short"
 }

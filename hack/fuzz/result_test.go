@@ -41,25 +41,25 @@ func TestTheOutcomeIsWhatGoTestSaidLast(t *testing.T) {
 	}
 }
 
-func TestAFindingIsShortWithACrashAFailureOrNothingExecuted(t *testing.T) {
+func TestAResultIsShortWithACrashAFailureOrNothingExecuted(t *testing.T) {
 	one := target{"example.com/m", "FuzzOne"}
 	for _, tc := range []struct {
 		name                string
-		f                   finding
+		r                   result
 		short               bool
 		crashes, executions string
 	}{
-		{"all well", finding{one, outcome{executions: 5, fuzzed: time.Second}, false}, false, "ok FuzzOne/crashes 0 <=0", "ok FuzzOne/executions 5 >=1"},
-		{"a crash", finding{one, outcome{executions: 5, crashed: true}, true}, true, "short FuzzOne/crashes 1 <=0", "ok FuzzOne/executions 5 >=1"},
-		{"a failure", finding{one, outcome{executions: 5}, true}, true, "short FuzzOne/crashes unmeasured <=0", "ok FuzzOne/executions 5 >=1"},
-		{"nothing executed", finding{one, outcome{}, false}, true, "ok FuzzOne/crashes 0 <=0", "short FuzzOne/executions 0 >=1"},
+		{"all well", result{one, outcome{executions: 5, fuzzed: time.Second}, false}, false, "ok FuzzOne/crashes 0 <=0", "ok FuzzOne/executions 5 >=1"},
+		{"a crash", result{one, outcome{executions: 5, crashed: true}, true}, true, "short FuzzOne/crashes 1 <=0", "ok FuzzOne/executions 5 >=1"},
+		{"a failure", result{one, outcome{executions: 5}, true}, true, "short FuzzOne/crashes unmeasured <=0", "ok FuzzOne/executions 5 >=1"},
+		{"nothing executed", result{one, outcome{}, false}, true, "ok FuzzOne/crashes 0 <=0", "short FuzzOne/executions 0 >=1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := tc.f.short(); got != tc.short {
+			if got := tc.r.short(); got != tc.short {
 				t.Errorf("short is %v, want %v", got, tc.short)
 			}
 			var out strings.Builder
-			printFindings(&out, []finding{tc.f}, time.Second)
+			printResults(&out, []result{tc.r}, time.Second)
 			var keys, figures []string
 			for line := range strings.Lines(out.String()) {
 				columns, _, _ := strings.Cut(strings.ReplaceAll(line, "example.com/m.", ""), "#")
