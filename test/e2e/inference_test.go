@@ -94,7 +94,10 @@ func TestTheOfficialOpenAIClientIsServed(t *testing.T) {
 	}
 	f.awaitInFlight(map[string]int{})
 	for _, d := range f.log.ended(t) {
-		if d.Acknowledgement.Acted != "confirmed" || d.Outcome.Cause != "complete" {
+		// The client closes a stream at [DONE], without waiting for its end: over h2
+		// that is a reset, which may come before the end has passed.
+		left := d.Request.Stream && d.Outcome.Cause == "aborted"
+		if d.Acknowledgement.Acted != "confirmed" || d.Outcome.Cause != "complete" && !left {
 			t.Errorf("decision %s: acted %q, outcome %q; want confirmed and complete", d.ID, d.Acknowledgement.Acted, d.Outcome.Cause)
 		}
 	}
