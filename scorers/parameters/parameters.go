@@ -49,7 +49,7 @@ type Parameter interface {
 // (nil, empty or null) is an empty object. After an error the caller must not
 // use the values: those before the error are set.
 func Decode(raw json.RawMessage, known ...Parameter) error {
-	raw = bytes.TrimSpace(raw)
+	raw = bytes.Trim(raw, " \t\r\n")
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil
 	}
