@@ -53,24 +53,36 @@ func readFile(path string) ([]byte, error) {
 // begin.
 var errNotRegular = errors.New("it is not a regular file")
 
-// readRegular reads a file. Opening does not wait: a pipe without a writer would
-// hold up whoever asks, for ever.
+// readRegular reads a file.
 func readRegular(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
+}
+
+// OpenRegular opens a file that has an end. Opening does not wait: a pipe without
+// a writer would hold up whoever asks, for ever. An error is the file system's, or
+// says bare what the path leads to instead.
+func OpenRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, err
 	case info.IsDir():
-		return nil, syscall.EISDIR
+		err = syscall.EISDIR
 	case !info.Mode().IsRegular():
-		return nil, errNotRegular
+		err = errNotRegular
+	default:
+		return f, nil
 	}
-	return io.ReadAll(io.LimitReader(f, maxFile+1))
+	_ = f.Close() // nothing was written
+	return nil, err
 }
 
 // split parses the documents of a file. Documents that cannot be decoded are
