@@ -200,7 +200,7 @@ func TestX6_UsageIsTheSameWhereverAStreamIsCut(t *testing.T) {
 	play(bytewise)
 	// The end of the stream is the protocol's, not the text's.
 	play([]string{stream, "", ""})
-	want := response.Facts{Input: 21, Output: 2, Cached: 16}
+	want := response.Facts{Input: 21, Output: 2, Cached: 16, Finished: true}
 	for i, outcome := range r.decider.ends(t, streams) {
 		if outcome.Answer != want || outcome.Cause != Complete {
 			t.Fatalf("stream %d ended with %s, %+v; want complete, %+v", i, outcome.Cause, outcome.Answer, want)
@@ -273,7 +273,8 @@ func TestX9_UsageOnAChunkEndsNothing(t *testing.T) {
 			}
 			_ = x.stream.CloseSend()
 			r.end(x)
-			if got, want := r.decider.ends(t, 1)[0].Answer, (response.Facts{Input: 25, Output: 15, Cached: -1}); got != want {
+			want := response.Facts{Input: 25, Output: 15, Cached: -1, Finished: name == "cumulative, on each chunk"}
+			if got := r.decider.ends(t, 1)[0].Answer; got != want {
 				t.Errorf("%+v, want %+v", got, want)
 			}
 		})

@@ -179,6 +179,9 @@ func (c *conversation) endCause() Cause {
 // one when the exchange is over, or the client has left.
 func (c *conversation) cutCause() Cause {
 	switch {
+	case c.responseShown && c.answer.Facts().Finished:
+		// The client left behind the last event; nothing is missing.
+		return c.endCause()
 	case c.responseShown && c.observes() && !c.req.Tunnel:
 		return Aborted
 	case c.responseShown && !c.served.ByReplica():

@@ -281,6 +281,9 @@ var (
 		[]kind{requestHeaders, requestBody, requestBody}}
 	respHeaders = step{message{kind: responseHeaders, mode: -1, respMode: -1,
 		headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}, []kind{responseHeaders}}
+	respEvents = step{message{kind: responseHeaders, mode: -1, respMode: -1, headers: []*corev3.HeaderValue{
+		{Key: ":status", RawValue: []byte("200")}, {Key: "content-type", RawValue: []byte("text/event-stream")}}}, []kind{responseHeaders}}
+	respLast = step{message{kind: responseBodyKind, body: []byte("data: {}\n\ndata: [DONE]\n\n"), mode: -1, respMode: -1}, []kind{responseBodyKind}}
 	respHalf = step{message{kind: responseBodyKind, body: []byte("half"), mode: -1, respMode: -1}, []kind{responseBodyKind}}
 	respRest = step{message{kind: responseBodyKind, body: []byte("rest"), eos: true, mode: -1, respMode: -1}, []kind{responseBodyKind}}
 )
@@ -353,6 +356,8 @@ var phases = []struct {
 	// answered is true when the response has ended.
 	answered bool
 	cause    Cause // of a client that leaves
+	// finished is true when the response has said that it is over.
+	finished bool
 }{
 	{name: "nothing sent", answerable: true},
 	{name: "headers", steps: []step{headersOpen}, answerable: true},
@@ -362,6 +367,7 @@ var phases = []struct {
 	{name: "decided", steps: []step{headersOpen, bodyHalf, bodyRest}, decided: true, answerable: true, cause: ClientDisconnect},
 	{name: "response headers", steps: []step{headersOnly, respHeaders}, decided: true, cause: Aborted},
 	{name: "half the response", steps: []step{headersOnly, respHeaders, respHalf}, decided: true, cause: Aborted},
+	{name: "the last event of a stream", steps: []step{headersOnly, respEvents, respLast}, decided: true, cause: Complete, finished: true},
 	{name: "the whole response", steps: []step{headersOnly, respHeaders, respHalf, respRest}, decided: true, answered: true, cause: Complete},
 }
 
@@ -401,9 +407,10 @@ func TestR8_NoStreamEndsWithOKBeforeItWasAnswered(t *testing.T) {
 				t.Errorf("the gateway closed the stream: status %s, response complete %t", code, phase.answered)
 			}
 			if phase.decided {
-				outcome := r.decider.ends(t, 1)[0]
-				if outcome.Cause != phase.cause || outcome.Answer != unstated {
-					t.Errorf("cause %s, answer %+v; want %s, %+v", outcome.Cause, outcome.Answer, phase.cause, unstated)
+				outcome, answer := r.decider.ends(t, 1)[0], unstated
+				answer.Finished = phase.finished
+				if outcome.Cause != phase.cause || outcome.Answer != answer {
+					t.Errorf("cause %s, answer %+v; want %s, %+v", outcome.Cause, outcome.Answer, phase.cause, answer)
 				}
 			}
 		})

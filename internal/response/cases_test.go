@@ -55,11 +55,11 @@ func TestR1_R2_R3_AnErrorOrAnAbortInsideAStreamIsSeen(t *testing.T) {
 		want        Facts
 	}{
 		{"R1: no room", `{"error":{"message":"no room","type":"ServiceUnavailable","param":null,"code":503}}`,
-			Facts{Input: -1, Output: -1, Cached: -1, Failed: true, ErrorCode: 503}},
+			Facts{Input: -1, Output: -1, Cached: -1, Failed: true, ErrorCode: 503, Finished: true}},
 		{"R2: the engine is gone", `{"error":{"message":"EngineCore encountered an issue","type":"InternalServerError","param":null,"code":500}}`,
-			Facts{Input: -1, Output: -1, Cached: -1, Failed: true, ErrorCode: 500}},
+			Facts{Input: -1, Output: -1, Cached: -1, Failed: true, ErrorCode: 500, Finished: true}},
 		{"R3: the engine is stopped", `{"choices":[{"index":0,"delta":{},"finish_reason":"abort","stop_reason":null}]}`,
-			Facts{Input: -1, Output: -1, Cached: -1, Aborted: true}},
+			Facts{Input: -1, Output: -1, Cached: -1, Aborted: true, Finished: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, lineBreak := range []string{"\n", "\r\n", "\r"} {
@@ -78,7 +78,7 @@ func TestR1_R2_R3_AnErrorOrAnAbortInsideAStreamIsSeen(t *testing.T) {
 // The lines of an event are joined by whatever line break the engine uses, also
 // where a CR and its LF come in two parts.
 func TestX6_ADocumentOverSeveralLinesIsReadWithAnyLineBreak(t *testing.T) {
-	want := Facts{Input: 4, Output: 2, Cached: -1}
+	want := Facts{Input: 4, Output: 2, Cached: -1, Finished: true}
 	for _, lineBreak := range []string{"\n", "\r\n", "\r"} {
 		stream := strings.ReplaceAll(": hello\ndata: {\"usage\":\ndata: {\"prompt_tokens\":\ndata: 4,\ndata:\"completion_tokens\":2}}\n\ndata: [DONE]\n\n", "\n", lineBreak)
 		for cut := range len(stream) + 1 {

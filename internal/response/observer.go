@@ -12,6 +12,9 @@ type Facts struct {
 	ErrorCode int
 	// Aborted: the engine ended the generation by itself.
 	Aborted bool
+	// Finished: an event stream said [DONE]. Nothing comes after it, and clients
+	// may leave.
+	Finished bool
 }
 
 // Form is how an answer is read.
@@ -54,6 +57,9 @@ type Observer struct {
 	// has matched.
 	line  lineState
 	match int
+	// last is how much of the last event's text the line has matched; negative
+	// where it says something else.
+	last int
 	// afterCR: the last byte was a CR, so that an LF now belongs to it.
 	afterCR bool
 }
@@ -141,7 +147,21 @@ func (o *Observer) inLine(text []byte) {
 		o.line = lineData
 	}
 	if o.line == lineData {
+		o.matchLast(text)
 		o.doc.scan(text, &o.facts)
+	}
+}
+
+// lastEvent is the text of the event that ends a stream.
+const lastEvent = "[DONE]"
+
+func (o *Observer) matchLast(text []byte) {
+	for _, b := range text {
+		if o.last < 0 || o.last == len(lastEvent) || b != lastEvent[o.last] {
+			o.last = -1
+			return
+		}
+		o.last++
 	}
 }
 
@@ -152,5 +172,6 @@ func (o *Observer) endLine() {
 	if o.line == lineStart && o.match == 0 {
 		o.doc.reset()
 	}
-	o.line, o.match = lineStart, 0
+	o.facts.Finished = o.facts.Finished || o.last == len(lastEvent)
+	o.line, o.match, o.last = lineStart, 0, 0
 }

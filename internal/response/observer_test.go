@@ -60,14 +60,14 @@ func TestWhatAnAnswerSaysOfItself(t *testing.T) {
 			"data: {\"choices\":[{\"delta\":{\"content\":\"h\u00e9\"},\"finish_reason\":null}]}\n\n" +
 				"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}]}\n\n" +
 				"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":21,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n",
-			Facts{Input: 21, Output: 2, Cached: -1},
+			Facts{Input: 21, Output: 2, Cached: -1, Finished: true},
 		},
 		{
 			"X6: CRLF, no space after the colon, comments and event names", EventStream,
 			": hello\r\nevent: chunk\r\nid: 7\r\ndata:{\"usage\":{\"prompt_tokens\":4}}\r\n\r\ndata:[DONE]\r\n\r\n",
-			Facts{Input: 4, Output: -1, Cached: -1},
+			Facts{Input: 4, Output: -1, Cached: -1, Finished: true},
 		},
-		{"X6: CR alone", EventStream, "data: {\"usage\":{\"prompt_tokens\":4}}\r\rdata: [DONE]\r\r", Facts{Input: 4, Output: -1, Cached: -1}},
+		{"X6: CR alone", EventStream, "data: {\"usage\":{\"prompt_tokens\":4}}\r\rdata: [DONE]\r\r", Facts{Input: 4, Output: -1, Cached: -1, Finished: true}},
 		{"X6: a document over several data lines", EventStream, "data: {\"usage\":\ndata: {\"prompt_tokens\":\ndata: 4}}\n\n", Facts{Input: 4, Output: -1, Cached: -1}},
 		{
 			"X9: usage on each chunk is cumulative", EventStream,
@@ -83,15 +83,17 @@ func TestWhatAnAnswerSaysOfItself(t *testing.T) {
 		{
 			"R1: an error event inside a stream", EventStream,
 			"data: {\"error\":{\"message\":\"no room\",\"type\":\"ServiceUnavailable\",\"param\":null,\"code\":503}}\n\ndata: [DONE]\n\n",
-			Facts{Input: -1, Output: -1, Cached: -1, Failed: true, ErrorCode: 503},
+			Facts{Input: -1, Output: -1, Cached: -1, Failed: true, ErrorCode: 503, Finished: true},
 		},
 		{
 			"R3: the engine ends a stream", EventStream,
 			"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n",
-			Facts{Input: -1, Output: -1, Cached: -1, Aborted: true},
+			Facts{Input: -1, Output: -1, Cached: -1, Aborted: true, Finished: true},
 		},
 		{"a broken event does not spoil the next", EventStream, "data: {\"usage\":{\"prompt_tok\n\ndata: {\"usage\":{\"prompt_tokens\":4}}\n\n", Facts{Input: 4, Output: -1, Cached: -1}},
 		{"a broken string does not spoil the next event", EventStream, "data: {\"a\":\"never ends\n\ndata: {\"usage\":{\"prompt_tokens\":4}}\n\n", Facts{Input: 4, Output: -1, Cached: -1}},
+		{"the end of a stream, and nothing like it", EventStream, "data:[DONE]\n\n", Facts{Input: -1, Output: -1, Cached: -1, Finished: true}},
+		{"nearly the end of a stream", EventStream, "data: [DONE] \n\ndata: [DON\n\ndata: x[DONE]\n\nevent: [DONE]\n\n[DONE]\n\ndata: [DONE]", none()},
 		{"lines that are nearly data", EventStream, "dat: {\"usage\":{\"prompt_tokens\":4}}\ndatax: {\"usage\":{\"prompt_tokens\":4}}\n\n", none()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
