@@ -21,7 +21,7 @@ LDFLAGS = -s -w -X $(STAMP).Version=$(VERSION) -X $(STAMP).Commit=$(COMMIT)
 TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/berth/tools
 LINT_PACKAGE = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-.PHONY: help build demo test lint fuzz budgets soak results clean
+.PHONY: help build demo test lint fuzz budgets soak results generate clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -67,6 +67,9 @@ results: ## run budgets, soak and an hour of fuzzing (FUZZ each), and write docs
 	$(GO) run ./hack/results -o docs/results/soak.json -- $(GO) run ./test/soak || status=1; \
 	$(GO) run ./hack/results -o docs/results/fuzz.json -- $(GO) run ./hack/fuzz -time $(FUZZ) ./... || status=1; \
 	exit $$status
+
+generate: ## write docs/schemas from the types of api/v1alpha1
+	@$(GO) run ./hack/schemas
 
 clean: ## remove what build and test left in the checkout
 	rm -rf bin build

@@ -159,6 +159,31 @@ type TelemetryConfiguration struct {
 	MaxPage Bytes `json:"maxPage"`
 	// Workers is how many scrapes run at the same time, 1 to 1024. Default 8.
 	Workers int `json:"workers"`
+	// Profiles is a directory of engine profiles, relative to the configuration
+	// file: each regular file in it whose name ends in .yaml, at most 64 of at most
+	// 1MiB each; names that begin with a dot are left alone. A profile with the
+	// name of a built-in one replaces it, others are added. Changes in the
+	// directory are taken over as those of the configuration file are. Left out,
+	// the built-in profiles alone count.
+	Profiles string `json:"profiles,omitempty"`
+	// Exporters are pages of GPUs that are read beside the engines, at most 4096.
+	// Of two that know of the same pod, the first that has a value counts.
+	Exporters []ExporterConfiguration `json:"exporters,omitempty"`
+}
+
+// ExporterConfiguration is a page that says of GPUs what the engines on them do
+// not. Its series join the endpoints whose pod they name; the pod of a static
+// endpoint is the pool's namespace and the endpoint's name.
+type ExporterConfiguration struct {
+	// Profile is the name, or an alias, of a profile whose role is exporter.
+	// Required.
+	Profile string `json:"profile"`
+	// Address is an IPv4 or IPv6 address, as that of a StaticEndpoint. Required.
+	Address string `json:"address"`
+	// Port is 1 to 65535. Default that of the profile; required where it has none.
+	Port *int `json:"port,omitempty"`
+	// Scheme is http or https. Default that of the profile, or http.
+	Scheme string `json:"scheme,omitempty"`
 }
 
 // TelemetryMode switches the reading of engines.
@@ -281,16 +306,19 @@ const (
 
 // StaticEndpoint is one endpoint of a StaticPool.
 type StaticEndpoint struct {
-	// Name is unique in the pool, 1 to 253 printable characters. Required.
+	// Name is unique in the pool, 1 to 253 printable characters. Required. Where an
+	// exporter reads the endpoint's GPUs, it is the name of the pod that their
+	// series carry, and the pool's namespace is the pod's.
 	Name string `json:"name"`
 	// Address is an IPv4 or IPv6 address: no hostname, no zone, no link-local,
 	// multicast or unspecified address. Required.
 	Address string `json:"address"`
 	// Port is 1 to 65535. Required.
 	Port int `json:"port"`
-	// Engine is the kind of engine ("vllm"). Empty leaves it to the labels
-	// berth.dev/engine and inference.networking.k8s.io/engine-type, and then to
-	// detection.
+	// Engine is the kind of engine: the name, or an alias, of an engine profile
+	// ("vllm") that is built in or in telemetry.profiles. Empty leaves it to the
+	// labels berth.dev/engine and inference.networking.k8s.io/engine-type, and then
+	// to detection.
 	Engine string `json:"engine,omitempty"`
 	Node   string `json:"node,omitempty"`
 	Zone   string `json:"zone,omitempty"`

@@ -1,6 +1,9 @@
 package v1alpha1
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Support says whether a replica can give a field at all.
 type Support string
@@ -50,8 +53,12 @@ type Observation struct {
 	Version string  `json:"version"`
 	Kind    string  `json:"kind"`
 	Replica Replica `json:"replica"`
-	// Engine is the kind of engine ("vllm"), "unknown" until it is known.
+	// Engine is the kind of engine ("vllm"), "unknown" until it is known. The
+	// page decides, not what was declared.
 	Engine string `json:"engine"`
+	// Declared is the kind of engine that discovery states, where the page says
+	// otherwise.
+	Declared string `json:"declared,omitempty"`
 	// Profile names the engine profile and the digest of its text.
 	Profile string `json:"profile,omitempty"`
 	// Order is "normal", or "last" for a replica that has not answered yet or
@@ -74,14 +81,20 @@ type Replica struct {
 	Pool string `json:"pool"`
 	// Name is unique in the pool.
 	Name string `json:"name"`
+	// Pod is the pod's namespace/name. Of a static endpoint it is the pool's
+	// namespace and the endpoint's name.
+	Pod string `json:"pod,omitempty"`
 	// UID is the pod's, empty for static endpoints.
 	UID     string `json:"uid,omitempty"`
 	Address string `json:"address"`
 	Node    string `json:"node,omitempty"`
 	Zone    string `json:"zone,omitempty"`
-	// Incarnation counts the engine processes seen behind this endpoint.
-	Incarnation   int    `json:"incarnation,omitempty"`
-	EngineVersion string `json:"engineVersion,omitempty"`
+	// Incarnation counts the engine processes seen behind this endpoint, from 1;
+	// 0 before the first page.
+	Incarnation int `json:"incarnation,omitempty"`
+	// ProcessStart is when the engine's process started, if it says so.
+	ProcessStart  *time.Time `json:"processStart,omitempty"`
+	EngineVersion string     `json:"engineVersion,omitempty"`
 }
 
 // Reading is one field at one replica.
@@ -105,6 +118,40 @@ type Reading struct {
 	Reasons []string `json:"reasons"`
 }
 
+// UnmarshalJSON reads a document. A value that is an object becomes a
+// Distribution, a list a list of strings.
+func (r *Reading) UnmarshalJSON(data []byte) error {
+	type reading Reading
+	own := struct {
+		*reading
+		Value json.RawMessage `json:"value"`
+	}{reading: (*reading)(r)}
+	if err := json.Unmarshal(data, &own); err != nil {
+		return err
+	}
+	r.Value = nil
+	if len(own.Value) == 0 {
+		return nil
+	}
+	switch own.Value[0] {
+	case '{':
+		var d Distribution
+		if err := json.Unmarshal(own.Value, &d); err != nil {
+			return err
+		}
+		r.Value = d
+	case '[':
+		var names []string
+		if err := json.Unmarshal(own.Value, &names); err != nil {
+			return err
+		}
+		r.Value = names
+	default:
+		return json.Unmarshal(own.Value, &r.Value)
+	}
+	return nil
+}
+
 // Source says where a value was read.
 type Source struct {
 	// Path is the page, as the engine serves it.
@@ -115,11 +162,12 @@ type Source struct {
 	Rule string `json:"rule,omitempty"`
 }
 
-// Distribution summarises a quantity over the last window, in the field's unit.
+// Distribution summarises a quantity over a window, in the field's unit. The
+// quantiles are absent where the engine tells no more than sum and count.
 type Distribution struct {
-	Mean  float64 `json:"mean"`
-	P50   float64 `json:"p50"`
-	P90   float64 `json:"p90"`
-	P99   float64 `json:"p99"`
-	Count uint64  `json:"count"`
+	Mean  float64  `json:"mean"`
+	P50   *float64 `json:"p50,omitempty"`
+	P90   *float64 `json:"p90,omitempty"`
+	P99   *float64 `json:"p99,omitempty"`
+	Count uint64   `json:"count"`
 }

@@ -111,7 +111,7 @@ func lintFile(file, poolFile string) ([]policy.Finding, error) {
 	case err != nil:
 		// Loading it gives the error in the form of all others.
 	case isPool(data):
-		p, err := policy.ParsePool(file, data)
+		p, err := policy.ParsePool(file, data, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -190,11 +190,11 @@ func lintErrors(file string, err error) []lintError {
 func poolOf(p *policy.Policy, override string) (*policy.Pool, error) {
 	switch {
 	case override != "":
-		return policy.LoadPool(override)
+		return policy.LoadPool(override, p.Engines)
 	case p.Pool != nil:
 		return p.Pool, nil
 	case p.Discovery.File != "":
-		members, err := policy.LoadPool(p.Discovery.File)
+		members, err := policy.LoadPool(p.Discovery.File, p.Engines)
 		return members, p.PoolFileError(err)
 	default:
 		return nil, nil

@@ -108,6 +108,8 @@ func command() *cobra.Command {
 		explainCommand(out),
 		gatewayCommand(out),
 		lintCommand(out),
+		observeCommand(out),
+		profilesCommand(out),
 		topCommand(out),
 		versionCommand(out),
 	)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -203,7 +204,7 @@ func TestLintReportsErrorsByTheirParts(t *testing.T) {
 	dir := files(t, map[string]string{
 		"bad.yaml": pickerDocument + text, "many.yaml": pickerDocument + settings(many),
 		"uses.yaml": pickerDocument + settings("discovery: {file: pool.yaml}\n"),
-		"pool.yaml": strings.Replace(poolDocument, "engine: vllm", "engine: sglang", 1),
+		"pool.yaml": strings.Replace(poolDocument, "engine: vllm", "engine: acme", 1),
 	})
 	report := func(name string) []lintError {
 		t.Helper()
@@ -216,8 +217,9 @@ func TestLintReportsErrorsByTheirParts(t *testing.T) {
 	}
 	for name, want := range map[string]lintError{
 		"bad.yaml": {filepath.Join(dir, "bad.yaml"), 15, "gateway.fallbacks", "9", "must be 0 to 4"},
-		"uses.yaml": {filepath.Join(dir, "pool.yaml"), 6, "endpoints[0].engine", "sglang",
-			"must be vllm: other engines are not read by this version; leave it out to serve without telemetry"},
+		"uses.yaml": {filepath.Join(dir, "pool.yaml"), 6, "endpoints[0].engine", "acme",
+			"must be the name or an alias of an engine's profile (atom, sglang, triton-tensorrt-llm, trtllm-serve, vllm); " +
+				"telemetry.profiles adds others; leave it out to serve without telemetry"},
 		"no.yaml": {filepath.Join(dir, "no.yaml"), 0, "", "", "cannot be read: no such file or directory"},
 	} {
 		if got := report(name); len(got) != 1 || got[0] != want {
@@ -235,9 +237,9 @@ func TestAPoolMayDeclareTheEnginesThatAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range profiles.Profiles() {
+	for _, p := range profiles.Engines() {
 		text := strings.ReplaceAll(poolDocument, "engine: vllm", "engine: "+p.Name())
-		if _, err := policy.ParsePool("pool.yaml", []byte(text)); err != nil {
+		if _, err := policy.ParsePool("pool.yaml", []byte(text), nil); err != nil {
 			t.Errorf("%s has a profile and is refused: %v", p.Name(), err)
 		}
 	}
@@ -268,7 +270,7 @@ func TestVersionNamesTheBuildAndTheProfiles(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte(out), &doc); err != nil {
 			t.Fatalf("%s: %v\n%s", format, err, out)
 		}
-		if doc.Go != runtime.Version() || len(doc.Profiles) == 0 || !strings.HasPrefix(doc.Profiles[0], "vllm@sha256:") {
+		if doc.Go != runtime.Version() || !slices.ContainsFunc(doc.Profiles, func(p string) bool { return strings.HasPrefix(p, "vllm@sha256:") }) {
 			t.Errorf("%s: %+v", format, doc)
 		}
 	}

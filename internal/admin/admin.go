@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -89,7 +90,7 @@ func observe(poolName string, e *pool.Endpoint, now telemetry.Instant) v1alpha1.
 		Version: v1alpha1.Version,
 		Kind:    "Observation",
 		Replica: v1alpha1.Replica{
-			Pool: poolName, Name: e.Name, UID: e.UID, Address: e.Destination, Node: e.Node, Zone: e.Zone,
+			Pool: poolName, Name: e.Name, Pod: e.Pod, UID: e.UID, Address: e.Destination, Node: e.Node, Zone: e.Zone,
 		},
 		Engine:      "unknown",
 		Order:       "normal",
@@ -112,9 +113,13 @@ func observe(poolName string, e *pool.Endpoint, now telemetry.Instant) v1alpha1.
 		doc.Engine = e.Engine
 	}
 	if s != nil {
-		doc.Engine, doc.Profile = s.Engine, s.Profile
-		if d := s.Readings[telemetry.EngineVersion].Detail; d != nil {
-			doc.Replica.EngineVersion = d.Text
+		doc.Engine, doc.Profile, doc.Declared = s.Engine, s.Profile, s.Declared
+		doc.Replica.Incarnation = int(s.Incarnation)
+		if start, ok := doc.Fields[telemetry.ProcessStart.String()].Value.(time.Time); ok {
+			doc.Replica.ProcessStart = &start
+		}
+		if version, ok := doc.Fields[telemetry.EngineVersion.String()].Value.(string); ok {
+			doc.Replica.EngineVersion = version
 		}
 	}
 	return doc

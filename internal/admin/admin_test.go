@@ -27,13 +27,13 @@ func reports(t *testing.T) http.Handler {
 	t.Helper()
 	pools := pool.NewRegistry("", false)
 	err := pools.Update("local/demo", []pool.Spec{
-		{Name: "r1", Address: netip.MustParseAddrPort("10.0.0.1:8000"), Node: "n1", Zone: "eu-1", Ready: true},
+		{Name: "r1", Pod: "local/r1", Engine: "sglang", Address: netip.MustParseAddrPort("10.0.0.1:8000"), Node: "n1", Zone: "eu-1", Ready: true},
 		{Name: "r2", Address: netip.MustParseAddrPort("[fd00::2]:8000"), Engine: "sglang", UID: "u2", Ready: true},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &telemetry.Snapshot{Engine: "vllm", Profile: "vllm@sha256:0123456789ab"}
+	s := &telemetry.Snapshot{Engine: "vllm", Profile: "vllm@sha256:0123456789ab", Declared: "sglang", Incarnation: 3}
 	hottest := 0.75
 	s.Readings[telemetry.QueueDepth] = telemetry.Reading{
 		Value: 4, ObservedAt: now, ExpiresAt: now.Add(time.Second), Quality: 1,
@@ -45,6 +45,7 @@ func reports(t *testing.T) http.Handler {
 		Support: telemetry.Supported, Recorded: telemetry.Fresh, Provenance: telemetry.Measured,
 		Detail: &telemetry.Detail{Max: &hottest, Reasons: []string{"one rank of two"}},
 	}
+	s.Readings[telemetry.ProcessStart] = telemetry.Reading{Recorded: telemetry.Fresh, Value: 1767225600.5}
 	s.Readings[telemetry.EngineVersion] = telemetry.Reading{Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Text: "0.32.0"}}
 	live := pools.Set().Endpoints[0].Live
 	live.Publish(s, live.BeginScrape())
@@ -139,12 +140,13 @@ func TestAReplicaIsReportedAsAnObservation(t *testing.T) {
 	}
 	wants := []map[string]string{
 		{
-			"version": `"berth.dev/v1alpha1"`, "kind": `"Observation"`, "engine": `"vllm"`,
+			"version": `"berth.dev/v1alpha1"`, "kind": `"Observation"`, "engine": `"vllm"`, "declared": `"sglang"`,
 			"profile": `"vllm@sha256:0123456789ab"`, "order": `"normal"`, "inFlight": `1`,
-			"replica": `{"pool":"local/demo","name":"r1","address":"10.0.0.1:8000","node":"n1","zone":"eu-1","engineVersion":"0.32.0"}`,
+			"replica": `{"pool":"local/demo","name":"r1","pod":"local/r1","address":"10.0.0.1:8000","node":"n1","zone":"eu-1",` +
+				`"incarnation":3,"processStart":"2026-01-01T00:00:00.5Z","engineVersion":"0.32.0"}`,
 		},
 		{
-			"engine": `"sglang"`, "order": `"last"`, "inFlight": `0`, "scrapeError": `"connection refused"`,
+			"engine": `"sglang"`, "declared": ``, "order": `"last"`, "inFlight": `0`, "scrapeError": `"connection refused"`,
 			"replica": `{"pool":"local/demo","name":"r2","uid":"u2","address":"[fd00::2]:8000"}`,
 		},
 	}

@@ -33,10 +33,10 @@ func BenchmarkScrape(b *testing.B) {
 		b.Fatal(err)
 	}
 	opts := Options{Profiles: set}.withDefaults()
-	client := newClient(opts.Timeout)
-	defer client.close()
-	w := newWorker(opts, client)
-	j := job{ctx: context.Background(), target: &target{}, endpoint: registry.Set().Endpoints[0]}
+	clients := newClients(&opts)
+	defer clients.close()
+	w := newWorker(opts, clients, newTable(nil))
+	j := job{ctx: context.Background(), target: &target{kind: "endpoint"}, endpoint: registry.Set().Endpoints[0]}
 	b.ReportAllocs()
 	for b.Loop() {
 		if r := w.scrape(j); r.reason != "" {

@@ -3,6 +3,7 @@ package collect
 import (
 	"time"
 
+	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/telemetry"
 )
@@ -57,10 +58,7 @@ func (o *Options) lease(interval time.Duration) time.Duration { return 3*interva
 // pause is the time from the end of a failed scrape to the next, after failures
 // in a row, at least one.
 func (o *Options) pause(live *pool.Live, failures int, reached bool, now telemetry.Instant) time.Duration {
-	pause := longestPause
-	if failures < 16 {
-		pause = min(o.Hot<<failures, longestPause)
-	}
+	pause := o.backOff(failures)
 	if reached && !live.OrderedLast() {
 		return pause
 	}
@@ -72,6 +70,39 @@ func (o *Options) pause(live *pool.Live, failures int, reached bool, now telemet
 	default:
 		return pause
 	}
+}
+
+// backOff doubles with each failure in a row.
+func (o *Options) backOff(failures int) time.Duration {
+	if failures >= 16 {
+		return longestPause
+	}
+	return min(o.Hot<<failures, longestPause)
+}
+
+// note looks at what the picker itself sends to an endpoint. It is called at
+// every scrape. Between two of them the endpoint counts as busy if it was so at
+// both: requests that follow each other closely leave no time to stand still.
+func (t *traffic) note(live *pool.Live, now telemetry.Instant) engine.Traffic {
+	picked := live.LastPicked()
+	switch {
+	case live.InFlight() > 0:
+		if t.BusySince == 0 {
+			t.Traffic = engine.Traffic{BusySince: now}
+		}
+	case t.IdleSince == 0, picked != t.picked:
+		// A request came and went since, nobody knows when it ended.
+		t.Traffic = engine.Traffic{IdleSince: now}
+	}
+	t.picked = picked
+	return t.Traffic
+}
+
+// traffic is what was seen of an endpoint's requests.
+type traffic struct {
+	engine.Traffic
+	// picked is when the endpoint had last been picked.
+	picked telemetry.Instant
 }
 
 // jitter shortens d by up to a tenth, differently for each endpoint and each

@@ -15,97 +15,189 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/telemetry"
 )
 
-// client asks engines for pages. Its connections are kept open between scrapes,
-// one for each endpoint, and closed when the endpoint goes.
-type client struct {
-	transport *http.Transport
-	http      *http.Client
-	dialer    net.Dialer
+// clients ask engines for pages. Connections are kept open between scrapes, one
+// for each endpoint and port, and closed when nobody asks there any more.
+type clients struct {
+	dial  dialer
+	clock telemetry.Clock
+	log   *zap.Logger
 
-	mu    sync.Mutex
-	conns map[string]map[*trackedConn]struct{}
+	mu       sync.Mutex
+	byAccess map[engine.Access]*client
+}
+
+func newClients(o *Options) *clients {
+	return &clients{
+		dial:     dialer{timeout: o.Timeout, hosts: &hosts{conns: map[string]*hostConns{}}},
+		clock:    o.Clock,
+		log:      o.Logger,
+		byAccess: map[engine.Access]*client{},
+	}
+}
+
+// of is the client that asks with what a profile needs.
+func (c *clients) of(a engine.Access) *client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := c.byAccess[a]
+	if own == nil {
+		own = newClient(a, c.dial, c.clock, c.log)
+		c.byAccess[a] = own
+	}
+	return own
+}
+
+func (c *clients) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, own := range c.byAccess {
+		own.http.Load().CloseIdleConnections()
+	}
+}
+
+// dialer opens connections that can be found by where they lead to.
+type dialer struct {
+	timeout time.Duration
+	*hosts
 }
 
 // idleConnection is longer than the longest pause between two scrapes.
 const idleConnection = 90 * time.Second
 
-func newClient(timeout time.Duration) *client {
-	c := &client{
-		dialer: net.Dialer{Timeout: timeout},
-		conns:  map[string]map[*trackedConn]struct{}{},
-	}
-	c.transport = &http.Transport{
+func (d dialer) transport(c *tls.Config) *http.Transport {
+	return &http.Transport{
 		// No proxy: an endpoint is asked at its own address or not at all.
-		Proxy:       nil,
-		DialContext: c.dial,
+		Proxy:           nil,
+		DialContext:     d.DialContext,
+		TLSClientConfig: c,
 		// A compressed page could be a thousand times its transferred size.
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    1,
 		IdleConnTimeout:        idleConnection,
-		TLSHandshakeTimeout:    timeout,
-		ResponseHeaderTimeout:  timeout,
+		TLSHandshakeTimeout:    d.timeout,
+		ResponseHeaderTimeout:  d.timeout,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	c.http = &http.Client{
-		Transport:     c.transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	return c
 }
 
-// trackedConn can be found by the address that it leads to.
-type trackedConn struct {
-	net.Conn
-	client *client
-	host   string
-}
-
-func (c *client) dial(ctx context.Context, network, host string) (net.Conn, error) {
-	conn, err := c.dialer.DialContext(ctx, network, host)
+func (d dialer) DialContext(ctx context.Context, network, host string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: d.timeout}).DialContext(ctx, network, host)
 	if err != nil {
 		return nil, err
 	}
-	t := &trackedConn{conn, c, host}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.conns[host] == nil {
-		c.conns[host] = map[*trackedConn]struct{}{}
+	if t := d.track(host, conn); t != nil {
+		return t, nil
 	}
-	c.conns[host][t] = struct{}{}
-	return t, nil
+	_ = conn.Close()
+	return nil, errors.New("nobody asks there any more")
 }
 
-func (t *trackedConn) Close() error {
-	t.client.mu.Lock()
-	delete(t.client.conns[t.host], t)
-	if len(t.client.conns[t.host]) == 0 {
-		delete(t.client.conns, t.host)
-	}
-	t.client.mu.Unlock()
-	return t.Conn.Close()
+// hosts knows who asks at which ip:port, and the connections there. Endpoints of
+// one address may share a port.
+type hosts struct {
+	mu    sync.Mutex
+	conns map[string]*hostConns
 }
 
-// forget closes the connections to one ip:port.
-func (c *client) forget(host string) {
-	c.mu.Lock()
-	var conns []*trackedConn
-	for t := range c.conns[host] {
-		conns = append(conns, t)
+type hostConns struct {
+	users int
+	conns map[*trackedConn]struct{}
+}
+
+// trackedConn can be found by the ip:port that it leads to.
+type trackedConn struct {
+	net.Conn
+	hosts *hosts
+	host  string
+}
+
+func (h *hosts) at(host string) *hostConns {
+	if h.conns[host] == nil {
+		h.conns[host] = &hostConns{conns: map[*trackedConn]struct{}{}}
 	}
-	c.mu.Unlock()
-	for _, t := range conns {
+	return h.conns[host]
+}
+
+func (h *hosts) drop(host string) {
+	if at := h.conns[host]; at != nil && at.users == 0 && len(at.conns) == 0 {
+		delete(h.conns, host)
+	}
+}
+
+// hold says that somebody is going to ask at host.
+func (h *hosts) hold(host string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at(host).users++
+}
+
+// release says that somebody will not ask at these hosts again, and closes the
+// connections that nobody else needs.
+func (h *hosts) release(list []string) {
+	var unused []*trackedConn
+	h.mu.Lock()
+	for _, host := range list {
+		at := h.at(host)
+		if at.users--; at.users == 0 {
+			for t := range at.conns {
+				unused = append(unused, t)
+			}
+		}
+		h.drop(host)
+	}
+	h.mu.Unlock()
+	for _, t := range unused {
 		// The transport notices by itself; nothing can be done about an error.
 		_ = t.Close()
 	}
 }
 
-func (c *client) close() { c.transport.CloseIdleConnections() }
+// track notes a connection; nil, if whoever asked for it has gone meanwhile.
+func (h *hosts) track(host string, conn net.Conn) *trackedConn {
+	t := &trackedConn{conn, h, host}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := h.conns[host]
+	if at == nil || at.users == 0 {
+		return nil
+	}
+	at.conns[t] = struct{}{}
+	return t
+}
+
+func (t *trackedConn) Close() error {
+	t.hosts.mu.Lock()
+	if at := t.hosts.conns[t.host]; at != nil {
+		delete(at.conns, t)
+		t.hosts.drop(t.host)
+	}
+	t.hosts.mu.Unlock()
+	return t.Conn.Close()
+}
 
 // question is one page at one endpoint.
 type question struct {
 	scheme, host, path, accept string
+	// access is what it takes to be let in.
+	access engine.Access
+	// never names paths that must not be asked for, not after a redirection
+	// either; nil is none.
+	never func(path string) bool
+	// status: the status is the answer, and there is no page to read.
+	status bool
+}
+
+// pathOf is a page's path without its query.
+func pathOf(page string) string {
+	path, _, _ := strings.Cut(page, "?")
+	return path
 }
 
 // url puts the question together member by member: a path is declared by people
@@ -145,12 +237,14 @@ func (a answer) fault(reason string, cause error) answer {
 }
 
 // get asks for a page and reads it into buf. timeout bounds all of it.
-func (c *client) get(ctx context.Context, q question, timeout time.Duration, limit int64, buf []byte) answer {
+func (c *clients) get(ctx context.Context, q question, timeout time.Duration, limit int64, buf []byte) answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	own := c.of(q.access)
+	own.prepare()
 	var a answer
 	for {
-		resp, err := c.ask(ctx, q)
+		resp, err := own.ask(ctx, q)
 		if err != nil {
 			return a.fault(connectionReason(err), err)
 		}
@@ -160,6 +254,10 @@ func (c *client) get(ctx context.Context, q question, timeout time.Duration, lim
 			q.path, a.redirected = next, next
 			discard(resp)
 			continue
+		}
+		if q.status {
+			discard(resp)
+			return a
 		}
 		return read(a, resp, limit, buf)
 	}
@@ -179,16 +277,21 @@ func (c *client) ask(ctx context.Context, q question) (*http.Response, error) {
 	}
 	req.Header.Set("Accept-Encoding", "identity")
 	req.Header.Set("User-Agent", "berth-epp")
-	return c.http.Do(req)
+	c.authorize(req)
+	return c.http.Load().Do(req)
 }
 
-// sameOrigin is where a redirection leads, if to the same scheme, host and port.
+// sameOrigin is where a redirection leads, if to the same scheme, host and port,
+// and to a path that may be asked for.
 func sameOrigin(q question, resp *http.Response) (path string, ok bool) {
 	if resp.StatusCode < 300 || resp.StatusCode > 399 {
 		return "", false
 	}
 	to, err := resp.Location()
 	if err != nil || to.Scheme != q.scheme || hostPort(to) != q.host {
+		return "", false
+	}
+	if q.never != nil && q.never(to.Path) {
 		return "", false
 	}
 	return to.RequestURI(), true
@@ -295,8 +398,12 @@ func connectionReason(err error) string {
 		return "reset"
 	case errors.As(err, &certificate), errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return "tls"
-	case errors.As(err, &op):
+	case errors.As(err, &op) && op.Op != "remote error":
 		return "unreachable"
+	case strings.Contains(err.Error(), "tls: "):
+		// An alert of the other side, or no version that both speak: these have no
+		// type of their own.
+		return "tls"
 	default:
 		return "malformed"
 	}

@@ -2,6 +2,7 @@ package collect
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -20,10 +21,14 @@ type Options struct {
 	Timeout time.Duration
 	// MaxPage bounds a page in decoded bytes; 8 MiB.
 	MaxPage int64
-	// Workers is the number of scrapes in flight at once; 8.
+	// Workers is the number of scrapes in flight at once; 8. Two more read the
+	// exporters, if there are any.
 	Workers int
 	// Profiles are the engines that can be read. Required.
 	Profiles *engine.Set
+	// Exporters are read beside the engines; none by default. Where two know of
+	// the same pod, the first that has a value counts.
+	Exporters []Exporter
 	// Clock must not go back; the default follows the monotonic clock.
 	Clock telemetry.Clock
 	// NewTimer makes the timer that the scheduler sleeps on; a time.Timer.
@@ -31,10 +36,19 @@ type Options struct {
 	// Logger hears of endpoints whose scrapes begin to fail, fail for another
 	// reason, or succeed again; silent by default.
 	Logger *zap.Logger
-	// Observe hears of every scrape: the engine's name ("unknown" before it is
-	// known), "ok" or the reason for the failure, and how long it took. It is
-	// called from several goroutines and must not block.
+	// Observe hears of every scrape: the name of the engine or of the exporter
+	// ("unknown" before it is known), "ok" or the reason for the failure, and how
+	// long it took. It is called from several goroutines and must not block.
 	Observe func(engine, result string, took time.Duration)
+}
+
+// Exporter is a page of GPUs that tells of the pods of a node.
+type Exporter struct {
+	// Profile is one whose role is exporter.
+	Profile *engine.Profile
+	Address netip.AddrPort
+	// Scheme is http or https; empty is that of the profile, or else http.
+	Scheme string
 }
 
 // Timer is what the scheduler needs of a time.Timer.
@@ -102,14 +116,15 @@ func New(opts Options) *Collector {
 func (c *Collector) Run(ctx context.Context, registry *pool.Registry) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	client := newClient(c.opts.Timeout)
-	defer client.close()
-	s := newScheduler(c.opts, client)
+	clients := newClients(&c.opts)
+	defer clients.close()
+	table := newTable(c.opts.Exporters)
+	s := newScheduler(c.opts, clients, table)
 
 	var workers sync.WaitGroup
-	for range c.opts.Workers {
+	for range cap(s.jobs) {
 		workers.Go(func() {
-			w := newWorker(c.opts, client)
+			w := newWorker(c.opts, clients, table)
 			for j := range s.jobs {
 				s.results <- result{j.target, w.scrape(j)}
 			}

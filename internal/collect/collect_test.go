@@ -175,7 +175,7 @@ func TestZ10_AFailedScrapeIsNamedAndLeavesTheSnapshotAsItWas(t *testing.T) {
 		{"a status without a name", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(799) }, "status_other", false},
 		{"JSON list", text("[]"), "not_text", false},
 		{"HTML", text("<html></html>"), "not_text", false},
-		{"empty page", text(""), "no_engine_families", false},
+		{"empty page", text(""), "empty", false},
 		{"only the client library's families", text("python_info 1\n"), "no_engine_families", false},
 		{"too large, announced", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", fmt.Sprint(1<<30))
@@ -365,7 +365,7 @@ func TestANewVersionMakesTheModelsDue(t *testing.T) {
 	before.start = "NaN"
 	e := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {
-			http.NotFound(w, r)
+			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
 		before.handle(w, r)
@@ -394,7 +394,7 @@ func TestANewVersionMakesTheModelsDue(t *testing.T) {
 	}
 }
 
-func TestARedirectionToASlashIsFollowedOnceAndRemembered(t *testing.T) {
+func TestM16_ARedirectionToASlashIsFollowedOnceAndRemembered(t *testing.T) {
 	e := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/metrics":
@@ -468,7 +468,7 @@ func TestWhichEngineItIs(t *testing.T) {
 		{"detected", "", calm.page(), "ok", "vllm"},
 		{"not detected", "", "other:x 1\n", "no_engine_families", ""},
 		{"declared, no profile", "other", calm.page(), "profile_unknown", ""},
-		{"declared, and another one's page", "vllm", "other:x 1\n", "no_engine_families", ""},
+		{"declared, and another one's page", "vllm", "other:x 1\n", "no_engine_families", "vllm"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -538,15 +538,13 @@ func TestThereIsOneScrapeInFlightForEachEndpoint(t *testing.T) {
 	for range 5 {
 		f.mustScrape("ok")
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.most != 1 {
-		t.Errorf("%d requests at once", e.most)
+	if got := e.atOnce(); got != 1 {
+		t.Errorf("%d requests at once", got)
 	}
 }
 
 func TestAPanicIsContained(t *testing.T) {
-	e := newFakeEngine(t, calm.handle)
+	e := newFakeEngine(t, text(calm.page()))
 	spec := e.spec("a")
 	spec.Engine = ""
 	logs, recorded := observer.New(zapcore.WarnLevel)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -93,6 +92,8 @@ type fleet struct {
 	registry *pool.Registry
 	results  chan string
 	stop     func()
+	// lying is how long the scheduler has lain down for, if settle has seen it.
+	lying *time.Duration
 }
 
 func profiles(t *testing.T) *engine.Set {
@@ -146,9 +147,21 @@ func (f *fleet) endpoint(i int) *pool.Endpoint { return f.registry.Set().Endpoin
 // follows. It is for fleets of one endpoint. slept is the time since the last.
 func (f *fleet) scrape() (slept time.Duration, result string) {
 	f.t.Helper()
-	slept = wait(f.t, f.clock.sleeps, "the scheduler to lie down")
+	slept = f.settle()
+	f.lying = nil
 	f.clock.Advance(slept)
 	return slept, wait(f.t, f.results, "a scrape")
+}
+
+// settle waits for the end of the turn, slow pages included, and returns how long
+// the scheduler lies down for.
+func (f *fleet) settle() time.Duration {
+	f.t.Helper()
+	if f.lying == nil {
+		slept := wait(f.t, f.clock.sleeps, "the scheduler to lie down")
+		f.lying = &slept
+	}
+	return *f.lying
 }
 
 func (f *fleet) mustScrape(want string) {
@@ -156,6 +169,50 @@ func (f *fleet) mustScrape(want string) {
 	if _, got := f.scrape(); got != want {
 		f.t.Fatalf("scrape: %s, want %s", got, want)
 	}
+}
+
+// turns scrapes until what is waited for has come true.
+func (f *fleet) turns(what string, until func() bool) {
+	f.t.Helper()
+	for range 10000 {
+		if until() {
+			return
+		}
+		f.clock.Advance(wait(f.t, f.clock.sleeps, what))
+	}
+	f.t.Fatalf("waited in vain for %s", what)
+}
+
+// see scrapes until there was this result.
+func (f *fleet) see(want string) {
+	f.t.Helper()
+	f.turns(want, func() bool {
+		for {
+			select {
+			case got := <-f.results:
+				if got == want {
+					return true
+				}
+			default:
+				return false
+			}
+		}
+	})
+}
+
+// refreshed scrapes until all but so many endpoints were scraped anew.
+func (f *fleet) refreshed(but int) {
+	f.t.Helper()
+	began := f.clock.Now()
+	f.turns("the endpoints to be scraped", func() bool {
+		old := 0
+		for _, e := range f.registry.Set().Endpoints {
+			if s := e.Snapshot(); s == nil || s.ScrapedAt <= began {
+				old++
+			}
+		}
+		return old <= but
+	})
 }
 
 // fakeEngine is an HTTP server whose handler can be exchanged.
@@ -172,6 +229,13 @@ type fakeEngine struct {
 }
 
 func newFakeEngine(t testing.TB, handler http.HandlerFunc) *fakeEngine {
+	t.Helper()
+	e := newStoppedEngine(t, handler)
+	e.Start()
+	return e
+}
+
+func newStoppedEngine(t testing.TB, handler http.HandlerFunc) *fakeEngine {
 	t.Helper()
 	e := &fakeEngine{closed: make(chan struct{}, 10000)}
 	e.serve(handler)
@@ -193,7 +257,6 @@ func newFakeEngine(t testing.TB, handler http.HandlerFunc) *fakeEngine {
 			e.closed <- struct{}{}
 		}
 	}
-	e.Start()
 	t.Cleanup(e.Close)
 	return e
 }
@@ -212,8 +275,15 @@ func (e *fakeEngine) count(path string) int {
 	return n
 }
 
+// atOnce is how many requests there were at the same time, at most.
+func (e *fakeEngine) atOnce() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.most
+}
+
 func (e *fakeEngine) address() netip.AddrPort {
-	return netip.MustParseAddrPort(strings.TrimPrefix(e.URL, "http://"))
+	return netip.MustParseAddrPort(e.Listener.Addr().String())
 }
 
 func (e *fakeEngine) spec(name string) pool.Spec {

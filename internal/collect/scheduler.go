@@ -7,34 +7,63 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"go.uber.org/zap"
 
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/telemetry"
 )
 
-// scheduler decides which endpoint is scraped when. Only its own goroutine
-// touches it, apart from the inbox and the two channels.
+// scheduler decides which endpoint, and which exporter, is scraped when. Only its
+// own goroutine touches it, apart from the inbox and the two channels.
 type scheduler struct {
 	opts    Options
-	client  *client
+	clients *clients
 	inbox   *inbox
 	jobs    chan job
 	results chan result
 
 	targets map[*pool.Live]*target
 	due     dueHeap
-	// ready and slow are due and wait for a worker; slow are those whose last
-	// failure was slow.
-	ready, slow queue
-	// free is the number of idle workers, slowRunning how many work on a slow
-	// target.
-	free, slowRunning int
+	// waiting are due and wait for a worker; running is how many workers each
+	// lane holds, last the lane of the target that began last.
+	waiting [numLanes]queue
+	running [numLanes]int
+	last    lane
 }
 
-// target is one endpoint under the scheduler.
+// lane is what is known of a target's scrapes. What may take long, or be in vain,
+// must not hold all the workers.
+type lane uint8
+
+const (
+	// proven: the last scrape succeeded.
+	proven lane = iota
+	// newcomer: none has ended yet.
+	newcomer
+	// failing: the last scrape failed; hanging, if that took long.
+	failing
+	hanging
+	// exporting: an exporter; exportFailing, if its last scrape failed.
+	exporting
+	exportFailing
+	numLanes
+)
+
+// exportWorkers read the exporters. One of them at most is held by those that
+// fail.
+const exportWorkers = 2
+
+// target is one endpoint, or one exporter, under the scheduler.
 type target struct {
+	// kind and name are for the log; hash makes its jitter its own.
+	kind, name string
+	hash       uint64
+	// endpoint is nil for an exporter.
 	endpoint *pool.Endpoint
+	exporter *exporter
+	// sharesPod: other endpoints of the pool are of the same pod.
+	sharesPod bool
 	// at is when it is due; index its place in the heap, -1 outside.
 	at    telemetry.Instant
 	index int
@@ -60,11 +89,30 @@ type target struct {
 	woken, reporting atomic.Bool
 }
 
+// lane changes only with the end of a scrape.
+func (t *target) lane() lane {
+	switch {
+	case t.exporter != nil && t.failures > 0:
+		return exportFailing
+	case t.exporter != nil:
+		return exporting
+	case t.failures > 0 && t.wasSlow:
+		return hanging
+	case t.failures > 0:
+		return failing
+	case t.scrapes == 0:
+		return newcomer
+	default:
+		return proven
+	}
+}
+
 // job is one scrape. The endpoint is that of the time of dispatch.
 type job struct {
-	ctx      context.Context
-	target   *target
-	endpoint *pool.Endpoint
+	ctx       context.Context
+	target    *target
+	endpoint  *pool.Endpoint
+	sharesPod bool
 }
 
 type result struct {
@@ -111,16 +159,27 @@ func (in *inbox) takeWoken() []*target {
 	return woken
 }
 
-func newScheduler(opts Options, client *client) *scheduler {
-	return &scheduler{
-		opts:    opts,
-		client:  client,
-		inbox:   &inbox{signal: make(chan struct{}, 1)},
-		jobs:    make(chan job, opts.Workers),
-		results: make(chan result, opts.Workers),
-		targets: map[*pool.Live]*target{},
-		free:    opts.Workers,
+func newScheduler(opts Options, clients *clients, table *table) *scheduler {
+	workers := opts.Workers
+	if len(table.exporters) > 0 {
+		workers += exportWorkers
 	}
+	s := &scheduler{
+		opts:    opts,
+		clients: clients,
+		inbox:   &inbox{signal: make(chan struct{}, 1)},
+		targets: map[*pool.Live]*target{},
+		jobs:    make(chan job, workers),
+		results: make(chan result, workers),
+	}
+	now := opts.Clock()
+	for _, x := range table.exporters {
+		name := x.Profile.Name() + " at " + x.Address.String()
+		t := &target{kind: "exporter", name: name, hash: xxhash.Sum64String(name), exporter: x, index: -1}
+		t.at = now.Add(s.firstDelay(t.hash))
+		heap.Push(&s.due, t)
+	}
+	return s
 }
 
 func (s *scheduler) run(ctx context.Context) {
@@ -165,7 +224,7 @@ func (s *scheduler) replace(set *pool.Set) {
 	for _, e := range set.Endpoints {
 		t := s.targets[e.Live]
 		if t == nil {
-			t = &target{at: now.Add(s.firstDelay(e)), index: -1}
+			t = &target{kind: "endpoint", name: e.Name, hash: e.Hash, at: now.Add(s.firstDelay(e.Hash)), index: -1}
 			e.OnWake(func() { s.inbox.wake(t) })
 			heap.Push(&s.due, t)
 		}
@@ -178,11 +237,26 @@ func (s *scheduler) replace(set *pool.Set) {
 		}
 	}
 	s.targets = kept
+	s.countPods()
+}
+
+// countPods finds the endpoints whose pod has others besides.
+func (s *scheduler) countPods() {
+	if len(s.opts.Exporters) == 0 {
+		return
+	}
+	endpoints := map[string]int{}
+	for _, t := range s.targets {
+		endpoints[t.endpoint.Pod]++
+	}
+	for _, t := range s.targets {
+		t.sharesPod = endpoints[t.endpoint.Pod] > 1
+	}
 }
 
 // firstDelay spreads the first scrapes of endpoints that come together.
-func (s *scheduler) firstDelay(e *pool.Endpoint) time.Duration {
-	return time.Duration(fraction(e.Hash) * float64(s.opts.Hot))
+func (s *scheduler) firstDelay(hash uint64) time.Duration {
+	return time.Duration(fraction(hash) * float64(s.opts.Hot))
 }
 
 // remove forgets a target. If it is being scraped, the scrape is cancelled and
@@ -199,10 +273,7 @@ func (s *scheduler) remove(t *target) {
 	s.forget(t)
 }
 
-func (s *scheduler) forget(t *target) {
-	s.client.forget(t.memory.metrics)
-	s.client.forget(t.memory.serving)
-}
+func (s *scheduler) forget(t *target) { s.clients.dial.release(t.memory.hosts) }
 
 // wake makes a target due now, but not before the hot cadence allows it: wakes
 // come as often as requests do.
@@ -227,43 +298,59 @@ func (s *scheduler) wake(t *target) {
 	}
 }
 
-// slowShare is the part of the workers that slow targets may hold.
-const slowShare = 4
-
 // dispatch hands what is due to free workers.
 func (s *scheduler) dispatch(ctx context.Context) {
 	now := s.opts.Clock()
 	for len(s.due) > 0 && s.due[0].at <= now {
 		t := heap.Pop(&s.due).(*target)
-		if t.wasSlow {
-			s.slow.push(t)
-		} else {
-			s.ready.push(t)
-		}
+		s.waiting[t.lane()].push(t)
 	}
-	for s.free > 0 {
-		t := s.next()
-		if t == nil {
-			return
-		}
-		s.free--
-		if t.wasSlow {
-			s.slowRunning++
-		}
+	for t := s.next(); t != nil; t = s.next() {
+		s.last = t.lane()
+		s.running[s.last]++
 		t.running = true
-		j := job{target: t, endpoint: t.endpoint}
+		j := job{target: t, endpoint: t.endpoint, sharesPod: t.sharesPod}
 		j.ctx, t.cancel = context.WithCancel(ctx)
 		s.jobs <- j
 	}
 }
 
+// next takes the target to begin with; nil if nothing waits that may have a
+// worker. Those that take long come first, as far as they may, since they take
+// turns with the proven ones.
 func (s *scheduler) next() *target {
-	if s.slowRunning < max(1, s.opts.Workers/slowShare) {
-		if t := s.slow.pop(); t != nil {
-			return t
+	order := [...]lane{exporting, exportFailing, failing, hanging, newcomer, proven}
+	if s.last != proven {
+		order = [...]lane{exporting, exportFailing, proven, failing, hanging, newcomer}
+	}
+	for _, l := range order {
+		if s.mayRun(l) {
+			if t := s.waiting[l].pop(); t != nil {
+				return t
+			}
 		}
 	}
-	return s.ready.pop()
+	return nil
+}
+
+// mayRun reports that a worker is free for the lane. Targets that fail may hold a
+// quarter of the workers, and newcomers a half.
+func (s *scheduler) mayRun(l lane) bool {
+	r, workers := &s.running, s.opts.Workers
+	inVain := r[failing] + r[hanging]
+	free := inVain+r[newcomer]+r[proven] < workers
+	switch l {
+	case exporting:
+		return r[exporting]+r[exportFailing] < exportWorkers
+	case exportFailing:
+		return r[exporting]+r[exportFailing] < exportWorkers && r[exportFailing] == 0
+	case failing, hanging:
+		return free && inVain < max(1, workers/4)
+	case newcomer:
+		return free && r[newcomer] < max(1, workers/2)
+	default:
+		return free
+	}
 }
 
 // finish books a scrape and sets the time of the next.
@@ -271,10 +358,7 @@ func (s *scheduler) finish(r result) {
 	t := r.target
 	t.cancel()
 	t.running = false
-	s.free++
-	if t.wasSlow {
-		s.slowRunning--
-	}
+	s.running[t.lane()]--
 	if t.gone {
 		s.forget(t)
 		return
@@ -288,14 +372,17 @@ func (s *scheduler) finish(r result) {
 		if t.again {
 			r.interval = min(r.interval, s.opts.Hot)
 		}
-		interval := jitter(r.interval, t.endpoint.Hash, t.scrapes)
+		interval := jitter(r.interval, t.hash, t.scrapes)
 		t.at = max(r.started.Add(interval), now.Add(r.took))
 	} else {
 		t.failures++
 		t.reached = r.reached
 		t.wasSlow = r.reason == "timeout" || now.Sub(r.started) >= s.opts.Timeout/2
-		pause := s.opts.pause(t.endpoint.Live, t.failures, t.reached, now)
-		t.at = now.Add(jitter(pause, t.endpoint.Hash, t.scrapes))
+		pause := s.opts.backOff(t.failures)
+		if t.endpoint != nil {
+			pause = s.opts.pause(t.endpoint.Live, t.failures, t.reached, now)
+		}
+		t.at = now.Add(jitter(pause, t.hash, t.scrapes))
 	}
 	t.again = false
 	heap.Push(&s.due, t)
@@ -307,7 +394,7 @@ func (s *scheduler) log(t *target, r report) {
 		return
 	}
 	t.lastReason = r.reason
-	where := zap.String("endpoint", t.endpoint.Name)
+	where := zap.String(t.kind, t.name)
 	if r.reason == "" {
 		s.opts.Logger.Info("scrape succeeds again", where)
 		return

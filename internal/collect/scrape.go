@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,32 +17,55 @@ import (
 
 // worker scrapes one endpoint after the other.
 type worker struct {
-	opts   Options
-	client *client
+	opts    Options
+	clients *clients
+	table   *table
 	// probes are the metrics pages to try while the engine is not known.
-	probes []engine.Page
+	probes []probe
 	buf    []byte
 }
 
 // memory is what a worker knows of an endpoint from one scrape to the next.
 type memory struct {
-	// declared is what the rest holds for.
+	// declared is what the rest holds for, and stated the profile of the engine
+	// that it names; nil if there is none.
 	declared declaration
-	// profile is that of the engine that was recognised; nil before.
+	stated   *engine.Profile
+	// profile is that of the engine that answers there; nil before it is known.
+	// page is where its metrics are.
 	profile *engine.Profile
-	// probe counts the pages tried in vain.
-	probe int
-	// metrics and serving are the ip:port of the metrics page and of the rest.
-	metrics, serving string
+	page    place
 	// moved is where the metrics page was found, after a redirection.
 	moved string
-	// slow are when the slow pages are due, in the profile's order.
-	slow []telemetry.Instant
+	// serving is the ip:port that requests go to. hosts are those that were
+	// asked.
+	serving string
+	hosts   []string
+	guards  []guard
+
+	// own is what the endpoint itself says, without the exporters; mark is that
+	// of the scrape that it came from.
+	own     *telemetry.Snapshot
+	mark    uint32
+	history engine.History
+	traffic traffic
+	// slow are the slow pages, in the profile's order; nil before the first
+	// time.
+	slow []slowPage
+	// down: the endpoint could not be reached when it was last asked.
+	down bool
+	// contradiction is what was logged of an engine that was not declared.
+	contradiction string
 }
 
 type declaration struct {
 	engine string
 	pool.MetricsTarget
+}
+
+// place is where a page is.
+type place struct {
+	scheme, host, path, accept string
 }
 
 // report is how a scrape went.
@@ -56,39 +81,31 @@ type report struct {
 	cause   error
 }
 
+func (r *report) fail(reason string, cause error) { r.reason, r.cause = reason, cause }
+
+// page is a whole metrics page, in memory that the next question reuses.
+type page struct {
+	at   telemetry.Instant
+	path string
+	body []byte
+}
+
 // largestKept bounds the page memory that a worker keeps.
 const largestKept = 1 << 20
 
-// defaultPage is asked for when no profile says where the metrics are.
-var defaultPage = engine.Page{Path: "/metrics", Format: engine.Prometheus, Accept: "text/plain;version=0.0.4"}
-
-func newWorker(opts Options, client *client) *worker {
-	w := &worker{opts: opts, client: client}
-	seen := map[string]bool{}
-	if opts.Profiles != nil {
-		for _, p := range opts.Profiles.Profiles() {
-			if page := p.Metrics(); !seen[page.Path] {
-				seen[page.Path] = true
-				w.probes = append(w.probes, page)
-			}
-		}
-	}
-	if len(w.probes) == 0 {
-		w.probes = []engine.Page{defaultPage}
-	}
-	return w
+func newWorker(opts Options, clients *clients, table *table) *worker {
+	return &worker{opts: opts, clients: clients, table: table, probes: probesOf(opts.Profiles)}
 }
 
-// scrape asks one endpoint for its pages and publishes what they say. Whatever
-// goes wrong inside stays inside.
+// scrape asks one endpoint, or one exporter, for its pages and publishes what
+// they say. Whatever goes wrong inside stays inside.
 func (w *worker) scrape(j job) (r report) {
-	m := &j.target.memory
-	name := "unknown"
+	t := j.target
 	r.started = w.opts.Clock()
 	defer func() {
 		if fault := recover(); fault != nil {
-			r.reason, r.cause = "panic", fmt.Errorf("panic: %v", fault)
-			w.opts.Logger.Error("panic in a scrape, contained", zap.String("endpoint", j.endpoint.Name), zap.Any("panic", fault), zap.Stack("stack"))
+			r.fail("panic", fmt.Errorf("panic: %v", fault))
+			w.opts.Logger.Error("panic in a scrape, contained", zap.String(t.kind, t.name), zap.Any("panic", fault), zap.Stack("stack"))
 		}
 		if cap(w.buf) > largestKept {
 			w.buf = nil
@@ -98,15 +115,23 @@ func (w *worker) scrape(j job) (r report) {
 			r.reason = ""
 			return
 		}
-		if r.reason != "" {
-			j.endpoint.ScrapeFailed(r.reason)
+		name := "unknown"
+		switch {
+		case t.exporter != nil:
+			name = t.exporter.Profile.Name()
+		case t.memory.profile != nil:
+			name = t.memory.profile.Name()
 		}
-		if m.profile != nil {
-			name = m.profile.Name()
+		if r.reason != "" && j.endpoint != nil {
+			j.endpoint.ScrapeFailed(r.reason)
 		}
 		w.opts.Observe(name, resultOf(r.reason), w.opts.Clock().Sub(r.started))
 	}()
-	w.attempt(j, m, &r)
+	if t.exporter != nil {
+		w.readExporter(j, &r)
+	} else {
+		w.readEndpoint(j, &r)
+	}
 	return r
 }
 
@@ -117,132 +142,178 @@ func resultOf(reason string) string {
 	return reason
 }
 
-func (w *worker) attempt(j job, m *memory, r *report) {
+func (w *worker) readEndpoint(j job, r *report) {
+	m := &j.target.memory
 	w.prepare(j.endpoint, m)
-	profile, page := w.page(j.endpoint, m)
 	mark := j.endpoint.BeginScrape()
-	at := w.opts.Clock()
-	a := w.get(j, question{host: m.metrics, accept: page.Accept, path: page.Path})
-	r.reached = a.status != 0
-	if a.reason != "" {
-		r.reason, r.cause = a.reason, a.cause
-		w.lost(m, a)
+	traffic := m.traffic.note(j.endpoint.Live, w.opts.Clock())
+	got, ok := w.metrics(j, m, r)
+	if r.reached {
+		m.down = false
+	}
+	if !ok {
+		w.withoutMetrics(j, m, r)
 		return
 	}
-	if a.unended {
-		r.reason, r.cause = "truncated", engine.ErrTruncated
-		return
-	}
-	if a.redirected != "" {
-		m.moved, page.Path = a.redirected, a.redirected
-	}
-	if j.endpoint.Engine != "" && profile == nil {
-		r.reason, r.cause = "profile_unknown", fmt.Errorf("engine %q: no profile of this name", j.endpoint.Engine)
-		return
-	}
-	if profile == nil {
-		if profile = w.opts.Profiles.Detect(a.body); profile == nil {
-			m.probe++
-			r.reason, r.cause = "no_engine_families", engine.ErrNoEngineFamilies
-			return
-		}
-	}
-	previous := j.endpoint.Snapshot()
-	s, err := profile.Read(a.body, engine.Input{
-		At:       at,
-		Path:     page.Path,
-		Models:   servedModels(j.endpoint, previous),
-		Previous: previous,
-	})
+	s, err := w.read(j, m, got, traffic)
 	if err != nil {
-		r.reason, r.cause = readReason(err), err
-		if j.endpoint.Engine == "" {
-			m.profile = nil
-		}
+		r.fail(readReason(err), err)
+		w.withoutMetrics(j, m, r)
 		return
 	}
-	if m.profile != profile || previous == nil || engine.Restarted(previous, s) {
-		m.slow = nil
-	}
-	m.profile = profile
 	now := w.opts.Clock()
-	r.took = now.Sub(at)
+	r.took = now.Sub(got.at)
 	r.interval = w.opts.interval(j.endpoint.Live, s, now)
-	profile.Extend(s, w.opts.lease(r.interval))
-	if publish(j, s, mark) {
-		w.slowPages(j, m, s, mark)
-	}
-}
-
-// publish makes s the endpoint's newest snapshot, unless the endpoint has left
-// the pool in the meantime.
-func publish(j job, s *telemetry.Snapshot, mark uint32) bool {
-	select {
-	case <-j.endpoint.Gone():
-		return false
-	default:
-		j.endpoint.Publish(s, mark)
-		return true
+	m.profile.Extend(s, w.opts.lease(r.interval))
+	if w.publish(j, m, s, mark) {
+		if more := w.slowPages(j, m, s); more != s {
+			w.publish(j, m, more, mark)
+		}
 	}
 }
 
 // prepare starts anew where discovery has changed what it declares.
 func (w *worker) prepare(e *pool.Endpoint, m *memory) {
 	declared := declaration{e.Spec.Engine, e.Metrics}
-	if m.metrics != "" && m.declared == declared {
+	if m.serving != "" && m.declared == declared {
 		return
 	}
-	port := e.Address.Port()
-	if e.Metrics.Port != 0 {
-		port = e.Metrics.Port
-	}
-	*m = memory{
-		declared: declared,
-		metrics:  netip.AddrPortFrom(e.Address.Addr(), port).String(),
-		serving:  e.Address.String(),
-	}
+	w.clients.dial.release(m.hosts)
+	*m = memory{declared: declared, serving: e.Address.String()}
 	if e.Spec.Engine != "" && w.opts.Profiles != nil {
-		m.profile = w.opts.Profiles.Profile(e.Spec.Engine)
+		m.stated = w.opts.Profiles.Profile(e.Spec.Engine)
+	}
+	m.forget(e)
+}
+
+// forget lets go of what was found out about the engine, so that another one
+// behind the same address is seen.
+func (m *memory) forget(e *pool.Endpoint) {
+	m.guards, m.moved, m.slow = nil, "", nil
+	m.profile = nil
+	if m.stated != nil {
+		m.become(m.stated, metricsAt(e, m.stated.Metrics()))
 	}
 }
 
-// page is the metrics page to ask for, and whose it is if that is known. What
-// is declared for the endpoint wins over what the profile says.
-func (w *worker) page(e *pool.Endpoint, m *memory) (*engine.Profile, engine.Page) {
-	var page engine.Page
+// become holds to an engine whose metrics are at a place.
+func (m *memory) become(p *engine.Profile, at place) {
+	if m.profile != p {
+		m.slow = nil
+	}
+	m.profile, m.page = p, at
+}
+
+// metricsAt is where an endpoint's metrics page is. What is declared wins over
+// what the profile says; the address is the endpoint's own in any case.
+func metricsAt(e *pool.Endpoint, page engine.Page) place {
+	at := place{
+		scheme: page.Scheme,
+		host:   hostAt(e, page.Port),
+		path:   page.Path,
+		accept: page.Accept,
+	}
+	if e.Metrics.Port != 0 {
+		at.host = hostAt(e, e.Metrics.Port)
+	}
+	if e.Metrics.Path != "" {
+		at.path = e.Metrics.Path
+	}
+	if e.Metrics.Scheme != "" {
+		at.scheme = e.Metrics.Scheme
+	}
+	if at.scheme == "" {
+		at.scheme = "http"
+	}
+	return at
+}
+
+// hostAt is a port at the endpoint's own address; 0 is the serving port.
+func hostAt(e *pool.Endpoint, port uint16) string {
+	if port == 0 {
+		return e.Address.String()
+	}
+	return netip.AddrPortFrom(e.Address.Addr(), port).String()
+}
+
+// metrics asks for the metrics page. If there is none, r says why.
+func (w *worker) metrics(j job, m *memory, r *report) (page, bool) {
 	switch {
 	case m.profile != nil:
-		page = m.profile.Metrics()
-	case e.Spec.Engine != "":
-		page = defaultPage
+		at := m.page
+		if m.moved != "" {
+			at.path = m.moved
+		}
+		got, found, a := w.whole(j, at, m.profile)
+		r.reached = a.status != 0
+		if !found {
+			r.fail(a.reason, a.cause)
+			return page{}, false
+		}
+		if a.redirected != "" {
+			m.moved = a.redirected
+		}
+		return got, true
+	case j.endpoint.Engine != "":
+		a := w.knock(j)
+		if r.reached = a.status != 0; r.reached {
+			a = a.fault("profile_unknown", fmt.Errorf("engine %q: no profile of this name", j.endpoint.Engine))
+		}
+		r.fail(a.reason, a.cause)
+		return page{}, false
 	default:
-		page = w.probes[m.probe%len(w.probes)]
+		return w.detect(j, m, r)
 	}
-	switch {
-	case m.moved != "":
-		page.Path = m.moved
-	case e.Metrics.Path != "":
-		page.Path = e.Metrics.Path
+}
+
+// errNever: the profile says of a path that it must not be asked for.
+var errNever = errors.New("this page must not be asked for on this engine, and no other is known")
+
+// whole asks for a metrics page at a place, of an engine that is known or nil.
+func (w *worker) whole(j job, at place, p *engine.Profile) (page, bool, answer) {
+	q := question{scheme: at.scheme, host: at.host, path: at.path, accept: at.accept}
+	if p != nil {
+		q.access, q.never = p.Access(), p.Never
+		if at.host == j.target.memory.serving && p.Never(pathOf(at.path)) {
+			return page{}, false, answer{reason: "no_text_page", cause: errNever}
+		}
+	} else {
+		q.never = w.barred
 	}
-	return m.profile, page
+	asked := w.opts.Clock()
+	a := w.get(j, q)
+	if a.reason == "" && a.unended {
+		a = a.fault("truncated", engine.ErrTruncated)
+	}
+	if a.reason != "" {
+		return page{}, false, a
+	}
+	path := at.path
+	if a.redirected != "" {
+		path = a.redirected
+	}
+	return page{asked, path, a.body}, true, a
 }
 
 // get asks the endpoint and notes what that shows of it.
 func (w *worker) get(j job, q question) answer {
-	q.scheme = "http"
-	// A declared scheme is that of the metrics port, whether or not it serves
-	// the other pages too.
-	if m := &j.target.memory; j.endpoint.Metrics.Scheme != "" && q.host == m.metrics {
-		q.scheme = j.endpoint.Metrics.Scheme
+	m := &j.target.memory
+	if !slices.Contains(m.hosts, q.host) {
+		w.clients.dial.hold(q.host)
+		m.hosts = append(m.hosts, q.host)
 	}
-	a := w.client.get(j.ctx, q, w.opts.Timeout, w.opts.MaxPage, w.buf)
+	a := w.clients.get(j.ctx, q, w.opts.Timeout, w.opts.MaxPage, w.buf)
 	if a.body != nil {
 		w.buf = a.body
 	}
+	if j.endpoint == nil || j.ctx.Err() != nil {
+		return a
+	}
 	switch {
-	case j.ctx.Err() != nil:
 	case a.status != 0:
 		j.endpoint.Answered()
+	case q.host != m.serving:
+		// Requests go to another port; what is wrong here says nothing of it.
 	case a.reason == "refused" || a.reason == "reset":
 		j.target.reporting.Store(true)
 		j.endpoint.Refused()
@@ -251,17 +322,135 @@ func (w *worker) get(j job, q question) answer {
 	return a
 }
 
-// lost forgets what an endpoint that gave no page may not hold to when it is
-// back.
-func (w *worker) lost(m *memory, a answer) {
-	m.moved = ""
-	if a.status == 0 {
-		// Behind the same address there may be another process now.
+// read makes a snapshot of a metrics page. Where the page is another engine's,
+// that one's profile reads it: the page decides, not what was declared.
+func (w *worker) read(j job, m *memory, got page, traffic engine.Traffic) (*telemetry.Snapshot, error) {
+	previous := m.previous(j.endpoint)
+	in := engine.Input{
+		At:       got.at,
+		Path:     got.path,
+		Models:   servedModels(j.endpoint, previous),
+		Previous: previous,
+		History:  &m.history,
+		Traffic:  traffic,
+	}
+	s, err := m.profile.Read(got.body, in)
+	if errors.Is(err, engine.ErrNoEngineFamilies) {
+		var other *engine.Profile
+		if other, err = w.opts.Profiles.Detect(got.body); err == nil {
+			m.become(other, m.page)
+			s, err = other.Read(got.body, in)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if previous == nil || previous.Profile != s.Profile || engine.Restarted(previous, s) {
 		m.slow = nil
 	}
-	if m.profile == nil {
-		m.probe++
+	if m.declared.engine != "" && m.profile != m.stated {
+		s.Declared = m.declared.engine
 	}
+	w.logContradiction(j, m, s)
+	return s, nil
+}
+
+// previous is the newest snapshot, without what exporters have added as far as
+// that is known.
+func (m *memory) previous(e *pool.Endpoint) *telemetry.Snapshot {
+	if m.own != nil {
+		return m.own
+	}
+	return e.Snapshot()
+}
+
+// logContradiction tells of changes only.
+func (w *worker) logContradiction(j job, m *memory, s *telemetry.Snapshot) {
+	now := ""
+	if s.Declared != "" {
+		now = s.Engine
+	}
+	if now == m.contradiction {
+		return
+	}
+	m.contradiction = now
+	where := zap.String("endpoint", j.endpoint.Name)
+	if now == "" {
+		w.opts.Logger.Info("the page is that of the declared engine again", where, zap.String("engine", s.Engine))
+		return
+	}
+	w.opts.Logger.Warn("the page is that of another engine than declared, and is read as such",
+		where, zap.String("declared", s.Declared), zap.String("engine", now))
+}
+
+// publish makes s the endpoint's newest snapshot, with what the exporters say of
+// its pod, unless the endpoint has left the pool in the meantime.
+func (w *worker) publish(j job, m *memory, s *telemetry.Snapshot, mark uint32) bool {
+	select {
+	case <-j.endpoint.Gone():
+		return false
+	default:
+	}
+	m.own, m.mark = s, mark
+	j.endpoint.Publish(w.table.join(s, j.endpoint.Pod, j.sharesPod), mark)
+	return true
+}
+
+// withoutMetrics does what is left to do when the metrics page is of no use. The
+// readings from it stay as they were and age.
+func (w *worker) withoutMetrics(j job, m *memory, r *report) {
+	if j.ctx.Err() != nil {
+		return
+	}
+	m.moved = ""
+	switch r.reason {
+	case "refused", "reset", "unreachable":
+		// Behind the same address there may be another process now.
+		if !m.down {
+			m.forget(j.endpoint)
+		}
+		m.down = true
+	case "status_404", "not_text", "joined":
+		if m.profile != m.stated {
+			m.forget(j.endpoint)
+		}
+	}
+	switch {
+	case m.profile == nil:
+		if !r.reached && metricsAt(j.endpoint, engine.Page{}).host != m.serving {
+			// Only the serving port tells whether requests would be refused.
+			r.reached = w.knock(j).status != 0
+		}
+		return
+	case !r.reached && m.page.host == m.serving && r.reason != "no_text_page":
+		return
+	}
+	before := m.previous(j.endpoint)
+	s := before
+	if s == nil {
+		s = firstWithoutMetrics(m.profile, r, w.opts.Clock())
+	}
+	more := w.slowPages(j, m, s)
+	r.reached = r.reached || !j.endpoint.OrderedLast()
+	if more != s || before == nil && r.reason == "no_engine_families" {
+		// The load on it is as old as it was: no request in flight is counted in.
+		w.publish(j, m, more, m.mark)
+	}
+}
+
+// firstWithoutMetrics is what is known of an engine whose metrics page was never
+// of any use.
+func firstWithoutMetrics(p *engine.Profile, r *report, now telemetry.Instant) *telemetry.Snapshot {
+	if r.reason == "no_engine_families" {
+		return p.Silent(now)
+	}
+	s := p.Silent(0)
+	for f := range s.Readings {
+		if s.Readings[f].Support == telemetry.Disabled {
+			s.Readings[f] = telemetry.Reading{}
+		}
+	}
+	return s
 }
 
 // servedModels are the names by which the endpoint serves its model, nil if
@@ -278,63 +467,23 @@ func servedModels(e *pool.Endpoint, s *telemetry.Snapshot) []string {
 }
 
 func readReason(err error) string {
-	switch {
-	case errors.Is(err, engine.ErrNotText):
-		return "not_text"
-	case errors.Is(err, engine.ErrNoEngineFamilies):
-		return "no_engine_families"
-	case errors.Is(err, engine.ErrTruncated):
-		return "truncated"
-	default:
-		return "malformed"
+	for _, known := range []struct {
+		err    error
+		reason string
+	}{
+		{engine.ErrNotText, "not_text"},
+		{engine.ErrEmpty, "empty"},
+		{engine.ErrNoEngineFamilies, "no_engine_families"},
+		{engine.ErrSeveralEngines, "several_engines"},
+		{engine.ErrJoined, "joined"},
+		{engine.ErrTruncated, "truncated"},
+	} {
+		if errors.Is(err, known.err) {
+			return known.reason
+		}
 	}
+	return "malformed"
 }
 
-// slowRetry is the part of a slow page's cadence after which a failed one is
-// asked for again.
-const slowRetry = 6
-
-// slowPages asks for the pages that change only with the engine's process, when
-// they are due. Their failure is theirs alone: what they said before stays and
-// ages.
-func (w *worker) slowPages(j job, m *memory, s *telemetry.Snapshot, mark uint32) {
-	pages := m.profile.SlowPages()
-	if m.slow == nil {
-		m.slow = make([]telemetry.Instant, len(pages))
-	}
-	before := s
-	changed := false
-	for i, page := range pages {
-		at := w.opts.Clock()
-		if at < m.slow[i] && !changed {
-			continue
-		}
-		m.slow[i] = at.Add(page.Every / slowRetry)
-		a := w.get(j, question{host: m.serving, accept: page.Accept, path: page.Path})
-		if a.reason != "" {
-			w.opts.Logger.Debug("slow page fails", zap.String("endpoint", j.endpoint.Name), zap.String("path", page.Path), zap.String("reason", a.reason))
-			if a.reason == "timeout" {
-				// The others would hang as well, and the next metrics page wait.
-				break
-			}
-			continue
-		}
-		next, err := m.profile.ReadSlow(page, a.body, at, w.opts.lease(page.Every), s)
-		if err != nil {
-			w.opts.Logger.Debug("slow page fails", zap.String("endpoint", j.endpoint.Name), zap.String("path", page.Path), zap.Error(err))
-			continue
-		}
-		m.slow[i] = at.Add(page.Every)
-		changed = changed || newVersion(s, next)
-		s = next
-	}
-	if s != before {
-		publish(j, s, mark)
-	}
-}
-
-// newVersion reports that the engine states another version than before.
-func newVersion(before, after *telemetry.Snapshot) bool {
-	b, a := &before.Readings[telemetry.EngineVersion], &after.Readings[telemetry.EngineVersion]
-	return b.Recorded == telemetry.Fresh && a.Recorded == telemetry.Fresh && b.Detail.Text != a.Detail.Text
-}
+// isStatus reports that a reason is the status of an answer.
+func isStatus(reason string) bool { return strings.HasPrefix(reason, "status_") }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/policy"
 	"github.com/berth-dev/berth/internal/pool"
 )
@@ -16,6 +17,9 @@ type FileOptions struct {
 	// Log gets one line per set taken over, and one per distinct error. The zero
 	// value logs nothing.
 	Log logr.Logger
+	// Engines are the profiles whose engines the pool may name; nil stands for
+	// those that are built in.
+	Engines *engine.Set
 	// Loaded is called after each attempt to load: with the pool that the
 	// registry now has, or with the error that kept the old one. Attempts that
 	// find the declared pool unchanged are not told. It is called by one
@@ -39,7 +43,7 @@ type File struct {
 // policy.LoadPool or of the registry, which then is as it was.
 func LoadFile(path string, registry *pool.Registry, o FileOptions) (*File, error) {
 	f := &File{path: path, registry: registry, options: o}
-	p, err := policy.LoadPool(path)
+	p, err := policy.LoadPool(path, o.Engines)
 	if err == nil {
 		err = Apply(registry, p)
 	}
@@ -55,7 +59,7 @@ func LoadFile(path string, registry *pool.Registry, o FileOptions) (*File, error
 // the file cannot be followed, for instance because the machine has no watches
 // left; the registry keeps what it has. Run must be called at most once.
 func (f *File) Run(ctx context.Context) error {
-	if err := policy.WatchPool(ctx, f.path, f.changed); err != nil && ctx.Err() == nil {
+	if err := policy.WatchPool(ctx, f.path, f.options.Engines, f.changed); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("discovery: following %s: %w", f.path, err)
 	}
 	return nil

@@ -345,7 +345,7 @@ func TestEachDistinctErrorIsLoggedOnceAndCountedEachTime(t *testing.T) {
 	}
 	good := func(ports ...int) *policy.Pool {
 		t.Helper()
-		p, err := policy.ParsePool(path, []byte(document(ports...)))
+		p, err := policy.ParsePool(path, []byte(document(ports...)), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,38 +1,120 @@
 package engine
 
 import (
+	"bytes"
 	"errors"
 	"io"
-	"os"
+	"regexp"
 	"testing"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
+
+	"github.com/berth-dev/berth/internal/telemetry"
 )
 
-func benchmarkPage(b *testing.B) []byte {
-	page, err := os.ReadFile("testdata/vllm.prom")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.SetBytes(int64(len(page)))
-	b.ReportAllocs()
-	b.ResetTimer()
-	return page
+// endpoint is a busy one: whatever counts on its page has grown since it was last
+// read.
+type endpoint struct {
+	profile *Profile
+	page    []byte
+	// counters are where the page has the digits of what counts.
+	counters [][]byte
+	grown    int
+	history  History
+	last     *telemetry.Snapshot
+	at       telemetry.Instant
 }
 
-// BenchmarkPage is one page of 45 KB to a snapshot. It must stay below 0.6 of
-// BenchmarkTextparseWalk in the same run, with at most 30 allocations.
-func BenchmarkPage(b *testing.B) {
-	profiles, err := Defaults()
-	if err != nil {
-		b.Fatal(err)
+var counterLine = regexp.MustCompile(`(?m)^(vllm:\S*(?:_total|_count|_sum)\{.*\}|vllm:.*le="\+Inf".*\}) \S+$`)
+
+func busyEndpoint(t testing.TB) *endpoint {
+	e := &endpoint{profile: vllm(t), at: laterThanEveryPage}
+	e.page = counterLine.ReplaceAll(load(t, "vllm.prom"), []byte("$1 000000000000"))
+	for at := range bytes.Lines(e.page) {
+		if bytes.HasSuffix(at, []byte(" 000000000000\n")) {
+			e.counters = append(e.counters, at[len(at)-13:len(at)-1])
+		}
 	}
-	p := profiles.Profile("vllm")
-	page := benchmarkPage(b)
-	for b.Loop() {
-		if _, err := p.Read(page, Input{At: 1}); err != nil {
-			b.Fatal(err)
+	if len(e.counters) < 50 || len(e.page) < 40_000 {
+		t.Fatalf("%d counters on %d bytes", len(e.counters), len(e.page))
+	}
+	return e
+}
+
+// read takes the page some time after the last.
+func (e *endpoint) read(t testing.TB, after time.Duration) {
+	e.at = e.at.Add(after)
+	e.grown++
+	for n, i := 1_000_000_000+e.grown, 11; i >= 0; i-- {
+		for _, digits := range e.counters {
+			digits[i] = byte('0' + n%10)
+		}
+		n /= 10
+	}
+	s, err := e.profile.Read(e.page, Input{At: e.at, Previous: e.last, History: &e.history, Traffic: Traffic{BusySince: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.last = s
+}
+
+// settle reads until all windows are full.
+func (e *endpoint) settle(t testing.TB, after time.Duration) {
+	for range 200 {
+		e.read(t, after)
+	}
+	for _, f := range []telemetry.Field{telemetry.TTFT, telemetry.ITL, telemetry.GenerationThroughput, telemetry.QueueDepth} {
+		if r := &e.last.Readings[f]; r.Recorded != telemetry.Fresh {
+			t.Fatalf("%s", scripted(f, r))
+		}
+	}
+}
+
+// BenchmarkPage is one page of 45 KB to a snapshot.
+//
+//   - first: the page of an endpoint that was never read, by a profile that knows
+//     the series of others.
+//   - steady: one a second, with windows. It must stay below 0.6 of
+//     BenchmarkTextparseWalk in the same run.
+//   - hot: one every 200 ms, of which every fifth reads the windows.
+func BenchmarkPage(b *testing.B) {
+	run := func(name string, read func(e *endpoint)) {
+		b.Run(name, func(b *testing.B) {
+			e := busyEndpoint(b)
+			e.settle(b, time.Second)
+			b.SetBytes(int64(len(e.page)))
+			b.ReportAllocs()
+			for b.Loop() {
+				read(e)
+			}
+		})
+	}
+	run("first", func(e *endpoint) {
+		e.history, e.last = History{}, nil
+		e.read(b, time.Second)
+	})
+	run("steady", func(e *endpoint) { e.read(b, time.Second) })
+	run("hot", func(e *endpoint) { e.read(b, 200*time.Millisecond) })
+}
+
+// TestAPageNeedsFewAllocations: a picker reads thousands of pages a second, and
+// what they leave behind is the collector's load. A first page says of most
+// fields why they have no value; the next ones say it again in the same words.
+func TestAPageNeedsFewAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector drops pooled memory")
+	}
+	for _, c := range []struct {
+		name  string
+		after time.Duration
+		most  float64
+	}{{"steady", time.Second, 30}, {"hot", 200 * time.Millisecond, 12}} {
+		e := busyEndpoint(t)
+		e.settle(t, c.after)
+		if got := testing.AllocsPerRun(50, func() { e.read(t, c.after) }); got > c.most {
+			t.Errorf("%s: %v allocations, want at most %v", c.name, got, c.most)
 		}
 	}
 }
@@ -40,7 +122,9 @@ func BenchmarkPage(b *testing.B) {
 // BenchmarkTextparseWalk visits every sample of the same page without even
 // looking at the labels.
 func BenchmarkTextparseWalk(b *testing.B) {
-	page := benchmarkPage(b)
+	page := load(b, "vllm.prom")
+	b.SetBytes(int64(len(page)))
+	b.ReportAllocs()
 	symbols := labels.NewSymbolTable()
 	for b.Loop() {
 		parser := textparse.NewPromParser(page, symbols, false)

@@ -7,19 +7,50 @@
 //	apiVersion: berth.dev/v1alpha1
 //	kind: EngineProfile
 //	name: vllm                    # the engine's name in pools and reports
-//	detect: ["vllm:"]             # family prefixes that only this engine shows
+//	aliases: [vllm-openai]        # other names that a pool may use for it
+//	role: engine                  # or exporter: a page of GPUs that joins pods
+//	detect:
+//	  prefixes: ["vllm:"]         # families that only this engine shows: any with such a prefix,
+//	  families: [a, b]            # or all of these
+//	  ownedBy: [vllm]             # what the cards of /v1/models say
+//	never: [/metrics]             # paths that must not be asked: reading them changes something
 //	pages:                        # the first is the metrics page, asked for at every scrape
 //	- path: /metrics
-//	  format: prometheus          # prometheus, openai-models or version
+//	  format: prometheus
 //	  accept: text/plain;version=0.0.4
+//	  scheme: http                # or https
+//	  port: 8002                  # where that is not the serving port
 //	  ttl: 2s                     # a reading's shortest life
 //	- path: /v1/models
 //	  format: openai-models       # servedModels, adaptersLoaded, contextLimit
+//	  fields: [servedModels]      # only these of them
 //	  every: 30s
+//	- path: /health
+//	  format: status              # 200 says yes
+//	  field: health               # or ready
+//	  no: [503]                   # these say no; 404 says unsupported; any other says nothing
+//	  every: 10s
+//	- path: /server_info
+//	  format: json
+//	  every: 1m
+//	  fields:
+//	    engineVersion: {member: version}
+//	    maxConcurrency: {member: "loads[].max_running_requests", combine: sum}
+//	    prefixCacheEnabled: {member: disable_radix_cache, invert: true}
+//	auth: {bearerTokenFile: FILE} # sent to the metrics page and the others
+//	tls: {caFile: FILE, serverName: NAME}
 //	labels:
 //	  model: model_name           # tells the models of one page apart
-//	  ranks: [engine]             # tells the ranks of one replica apart
+//	  placeholders: [undefined]   # values of model that name no model
+//	  ranks: [dp_rank]            # tells the ranks of one replica apart
+//	  lowest: [pp_rank, tp_rank]  # of series that differ in these, the lowest counts
 //	  drop: [pid]                 # artefacts: the largest of the series that differ in these counts
+//	  refuse: [worker_addr]       # a page with such a label joins several replicas
+//	  namespace: namespace        # of an exporter: whose pod
+//	  pod: pod
+//	valid: {metric: m, because: words}    # 0 there: the page says nothing yet
+//	engineTime: {metric: m, where: {name: value}, maxAge: 30s, whileBusy: true}
+//	stillAfter: 10s               # how long a page may stand still while the engine works
 //	fields:
 //	  queueDepth:
 //	    unit: requests            # must be the unit of the catalogue
@@ -28,13 +59,22 @@
 //	    sources:                  # in order of preference; the first that is present decides
 //	    - metric: vllm:num_requests_waiting
 //	      label: ""               # read this label's text instead of the sample's value
-//	      where: {name: value}    # only series with these labels
-//	      combine: sum            # sum, mean, max, or one: all series must agree
+//	      where: {name: value}    # only series with these labels; "" is absent, "*" any value
+//	      combine: sum            # sum, mean, max, newest (by the sample's value, a time), or one: all must agree
 //	      weight: {metric: m, label: l}  # of a mean; joined by the rank labels
+//	      plus: [{metric: m}]     # added if on the page
 //	      times: {metric: m, label: l, combine: one}  # a factor
+//	      over: [{metric: m, combine: sum}]  # divided by the sum of these
+//	      scale: 0.01             # to the unit of the catalogue
+//	      window: 30s             # the family counts: what it grew by in this time
+//	      count: {metric: m}      # of a distribution without buckets: metric is the sum, this the count
+//	      differs: label          # of names: where this label says the same, they mean nothing
 //	      invert: false           # of a yes-or-no field: true where the value is 0
 //	      quality: 1              # below 1 it needs because
 //	      because: ""
+//	    off:                      # asked where no source has a value: is the field switched off here?
+//	    - {metric: m, label: l, where: {name: value}, is: "False", because: words}
+//	    - {metric: m, above: 0, because: words}
 //	unsupported:                  # fields that this engine has no source for, and why
 //	  power: not exported
 //
@@ -47,10 +87,23 @@
 //     that does not parse, and two series with the same labels and different
 //     values make the field invalid. No other field suffers.
 //   - With several models on a page, those that the endpoint serves count. If
-//     it is not known what it serves, the fields are invalid: ambiguous.
-//   - A page that is not text, that was cut, or that has not one family of the
-//     engine yields no snapshot at all.
+//     it is not known what it serves, the fields are invalid: ambiguous. A
+//     family whose sources all choose by the model label is left out of this.
+//   - What counts is read as its growth over a window: per second for a number,
+//     as a share with over, as mean and quantiles for a distribution, which
+//     needs a histogram or count. The first page, a window in which nothing was
+//     observed, and a window in which a counter fell, a series went or the
+//     buckets changed yield no value, and each says so.
+//   - A page that is not text, that was cut, that joins several replicas or
+//     that has not one family of the engine yields no snapshot at all.
+//
+// A reading that is young may still be wrong. Read doubts it by what else is
+// known: the time that the engine states, a page that stands still although
+// the engine says it works or this picker has requests there (see History and
+// Traffic). Doubt lowers the quality and gives a reason, and some of it makes
+// the reading stale.
 //
 // Only the lines of the families that a profile names are parsed, with the
-// streaming parser of Prometheus. The package does no I/O and knows no clock.
+// streaming parser of Prometheus; a series that was seen before is recognised
+// by its text. The package does no I/O and knows no clock.
 package engine

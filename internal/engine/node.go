@@ -74,12 +74,13 @@ func (n node) members(allowed ...string) map[string]node {
 	return got
 }
 
-type member struct {
+// pair is a member of a mapping with its name.
+type pair struct {
 	name string
 	node
 }
 
-func (n node) pairs() []member {
+func (n node) pairs() []pair {
 	if !n.has() {
 		return nil
 	}
@@ -87,14 +88,14 @@ func (n node) pairs() []member {
 		n.fail("%s, want a mapping", n.shown())
 		return nil
 	}
-	pairs := make([]member, 0, len(n.Content)/2)
+	pairs := make([]pair, 0, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
-		m := member{key.Value, node{n.Content[i+1], n.doc, join(n.path, key.Value), key.Line}}
+		m := pair{key.Value, node{n.Content[i+1], n.doc, join(n.path, key.Value), key.Line}}
 		if key.Kind != yaml.ScalarNode {
 			node{key, n.doc, n.path, key.Line}.fail("a key must be a name")
 		}
-		if slices.ContainsFunc(pairs, func(p member) bool { return p.name == m.name }) {
+		if slices.ContainsFunc(pairs, func(p pair) bool { return p.name == m.name }) {
 			m.fail("given twice")
 		}
 		pairs = append(pairs, m)
@@ -145,6 +146,14 @@ func (n node) text() string {
 	return n.Value
 }
 
+// textOrEmpty is a scalar that may be empty.
+func (n node) textOrEmpty() string {
+	if n.has() && n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value == "" {
+		return ""
+	}
+	return n.text()
+}
+
 // one is a text out of a few; absent stands for a place that does not exist.
 func (n node) one(absent string, allowed ...string) string {
 	if !n.has() {
@@ -188,6 +197,15 @@ func (n node) number(absent, least, most float64) float64 {
 		n.fail("%s, want a number from %v to %v", n.shown(), least, most)
 	}
 	return v
+}
+
+// integer is like number, without fractions.
+func (n node) integer(absent, least, most int) int {
+	v := n.number(float64(absent), float64(least), float64(most))
+	if v != float64(int(v)) {
+		n.fail("%s, want a whole number from %d to %d", n.shown(), least, most)
+	}
+	return int(v)
 }
 
 // require faults a place that does not exist at its parent.

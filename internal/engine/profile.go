@@ -1,39 +1,97 @@
 package engine
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/berth-dev/berth/internal/telemetry"
 )
 
-// Profile says how the pages of one kind of engine become readings. It is
-// immutable and safe for concurrent use.
+// Profile says how the pages of one kind of engine, or of one kind of GPU
+// exporter, become readings. It is immutable and safe for concurrent use.
 type Profile struct {
-	name   string
-	digest string
-	text   []byte
-	// prefixes of family names, in both spellings.
-	prefixes []string
+	name     string
+	aliases  []string
+	digest   string
+	text     []byte
+	exporter bool
+	detect   detection
+	never    []string
 	pages    []Page
-	model    string
-	ranks    []string
-	drop     []string
-	rules    []rule
-	// families numbers the names that the rules read, in both spellings.
-	families map[string]int
-	names    []string
-	// lengths are those of the keys of families, each once.
-	lengths []int
+	access   Access
+	labels   labelRules
+	valid    *validity
+	clock    *engineClock
+	// still is how long a page may stand still while the engine works.
+	still time.Duration
+	rules []rule
+	// windows is the number of sources that are read as growth.
+	windows int
+	// unsupported are the fields without a source, with the reason.
+	unsupported [telemetry.NumFields]string
+
+	// families are those that the rules read; names finds them.
+	families []family
+	names    map[string]naming
 	// blank is a snapshot of an engine that has said nothing yet.
 	blank   telemetry.Snapshot
 	ttl     [telemetry.NumFields]time.Duration
 	scratch sync.Pool
+}
+
+// family is one metric family that the rules read.
+type family struct {
+	name string
+	// counts: only windows read it. A page may be read without it.
+	counts bool
+	// still: it moves by itself, and does not show that the engine works.
+	still bool
+	// choosing: each of its sources names the model itself.
+	choosing bool
+	// gone and empty are the reasons for which it has no value.
+	gone, empty string
+}
+
+// naming is what a name at the beginning of a line means.
+type naming struct {
+	family int
+	// comment: only HELP and TYPE use this name, as OpenMetrics does for
+	// counters and every format for histograms.
+	comment bool
+}
+
+// detection is how an engine's page is told from those of others.
+type detection struct {
+	// prefixes are in both spellings; of families, each with its two, all must
+	// be on the page.
+	prefixes []string
+	families [][2]string
+	ownedBy  []string
+}
+
+// labelRules say what the labels of a page mean.
+type labelRules struct {
+	model          string
+	placeholders   []string
+	ranks          []string
+	lowest         []string
+	drop           []string
+	refuse         []string
+	namespace, pod string
+}
+
+// validity is a gauge that says whether the page says anything.
+type validity struct {
+	series
+	because string
+}
+
+// engineClock is the time that an engine states for its page.
+type engineClock struct {
+	series
+	maxAge    time.Duration
+	whileBusy bool
 }
 
 // Format says how a page is written.
@@ -44,8 +102,10 @@ const (
 	Prometheus Format = "prometheus"
 	// OpenAIModels is the model list of the OpenAI API.
 	OpenAIModels Format = "openai-models"
-	// Version is a JSON object with the engine's version.
-	Version Format = "version"
+	// Status is a page whose HTTP status is the answer.
+	Status Format = "status"
+	// JSON is a JSON object.
+	JSON Format = "json"
 )
 
 // Page is one page of an engine, relative to its own address.
@@ -55,20 +115,43 @@ type Page struct {
 	Format Format
 	// Accept is the Accept header to ask with.
 	Accept string
+	// Scheme is http, https, or empty where the profile does not say.
+	Scheme string
+	// Port is that of the page; 0 is the serving port.
+	Port uint16
 	// Every is the cadence of a page that changes only with the process; 0
 	// for the metrics page, which is asked for at every scrape.
 	Every time.Duration
 	// TTL is the shortest life of a reading.
 	TTL time.Duration
+
+	// fields are those that the page is the only source of.
+	fields []telemetry.Field
+	// no are the statuses of a status page that say no.
+	no []int
+	// members are what a JSON page is asked for, in the order of fields.
+	members []member
+}
+
+// Access is what it takes to be let in to the pages. The files are read by
+// whoever asks for the pages.
+type Access struct {
+	// TokenFile holds a bearer token, empty if none is needed.
+	TokenFile string
+	// CAFile holds the certificate authorities to trust, in PEM, instead of the
+	// system's; ServerName is the name that the certificate must be for, instead
+	// of the address.
+	CAFile, ServerName string
 }
 
 type combination uint8
 
 const (
-	sum combination = iota
+	one combination = iota
+	sum
 	mean
 	largest
-	one
+	newest
 )
 
 // rule is how one field is read from the metrics page.
@@ -77,15 +160,36 @@ type rule struct {
 	// absent is the support to report when no source is on the page.
 	absent  telemetry.Support
 	sources []source
+	off     []condition
+	// counts: a source is a window.
+	counts bool
 }
 
-type source struct {
+// series chooses some series of one family, and says how they become one value.
+type series struct {
 	family  int
 	label   string
 	where   []labelPair
 	combine combination
-	weight  *source
-	times   *source
+	// weight is that of a mean.
+	weight *series
+}
+
+type source struct {
+	series
+	plus  []series
+	times *series
+	over  []series
+	scale float64
+	// window is 0 for what does not count.
+	window time.Duration
+	id     int
+	// bucket and total are a histogram's; total alone makes a mean.
+	bucket, total *series
+	differs       string
+	// alike is the reason for which a text means nothing where it does not
+	// differ.
+	alike   string
 	invert  bool
 	quality float32
 	because string
@@ -93,10 +197,27 @@ type source struct {
 	detail *telemetry.Detail
 }
 
+// condition tells that a field is switched off.
+type condition struct {
+	series
+	// is is the text that the label or the value must be; above, if is is
+	// empty, what the sum of the values must exceed.
+	is      string
+	above   float64
+	because string
+}
+
 type labelPair struct{ name, value string }
 
 // Name is the engine's name.
 func (p *Profile) Name() string { return p.name }
+
+// Aliases are other names that a pool may use for the engine. The slice must
+// not be changed.
+func (p *Profile) Aliases() []string { return p.aliases }
+
+// Exporter reports that the page is one of GPUs, of several pods.
+func (p *Profile) Exporter() bool { return p.exporter }
 
 // Digest is the name and the first 12 hexadecimal digits of the SHA-256 of the
 // profile's text, as in "vllm@sha256:0123456789ab".
@@ -112,279 +233,26 @@ func (p *Profile) Metrics() Page { return p.pages[0] }
 // must not be changed.
 func (p *Profile) SlowPages() []Page { return p.pages[1:] }
 
-// Limits of what a profile may ask for.
-const (
-	shortestTTL = 100 * time.Millisecond
-	longestTTL  = time.Hour
-	slowestPage = time.Hour
-	fastestPage = time.Second
-	maxProfile  = 1 << 20
-)
+// Never reports that a path must not be asked on this engine, since reading it
+// changes something there.
+func (p *Profile) Never(path string) bool { return slices.Contains(p.never, path) }
 
-// Parse reads a profile. file is its name in errors, which tell the line, the
-// member, the value and what is allowed.
-func Parse(file string, text []byte) (*Profile, error) {
-	if len(text) > maxProfile {
-		return nil, fmt.Errorf("%s: %d bytes, want at most %d", file, len(text), maxProfile)
-	}
-	root, err := parseDocument(file, text)
-	if err != nil {
-		return nil, err
-	}
-	m := root.members("apiVersion", "kind", "name", "detect", "pages", "labels", "fields", "unsupported")
-	m["apiVersion"].require(root, "apiVersion").one("", "berth.dev/v1alpha1")
-	m["kind"].require(root, "kind").one("", "EngineProfile")
-	p := &Profile{
-		name:     m["name"].require(root, "name").text(),
-		text:     slices.Clone(text),
-		families: map[string]int{},
-	}
-	sha := sha256.Sum256(text)
-	p.digest = p.name + "@sha256:" + hex.EncodeToString(sha[:])[:12]
-	p.scratch.New = func() any { return new(scratch) }
+// Owns reports that an engine of this kind says owner of itself in the cards of
+// /v1/models.
+func (p *Profile) Owns(owner string) bool { return slices.Contains(p.detect.ownedBy, owner) }
 
-	for _, prefix := range m["detect"].require(root, "detect").texts() {
-		p.prefixes = append(p.prefixes, prefix)
-		if flat := flatten(prefix); flat != prefix {
-			p.prefixes = append(p.prefixes, flat)
-		}
-	}
-	if len(p.prefixes) == 0 {
-		root.fail("detect is empty, want at least one family prefix")
-	}
-	p.parsePages(m["pages"].require(root, "pages"))
-	labels := m["labels"].members("model", "ranks", "drop")
-	p.model = labels["model"].text()
-	p.ranks = sorted(labels["ranks"].texts())
-	p.drop = sorted(labels["drop"].texts())
+// Access is what it takes to be let in to the pages.
+func (p *Profile) Access() Access { return p.access }
 
-	p.blank = telemetry.Snapshot{Engine: p.name, Profile: p.digest}
-	for f := range telemetry.NumFields {
-		p.blank.Readings[f].Detail = notRead
+// Silent is a snapshot of an engine whose page has no family of its own: what
+// the page could say is switched off.
+func (p *Profile) Silent(at telemetry.Instant) *telemetry.Snapshot {
+	s := p.blank
+	s.ScrapedAt = at
+	s.Incarnation = 1
+	off := reasons("the metrics page has no family of the engine: its statistics are switched off")
+	for i := range p.rules {
+		s.Readings[p.rules[i].field] = telemetry.Reading{Support: telemetry.Disabled, Detail: off}
 	}
-	for _, f := range m["fields"].require(root, "fields").pairs() {
-		p.parseField(f)
-	}
-	p.parseUnsupported(m["unsupported"])
-	if root.doc.err != nil {
-		return nil, root.doc.err
-	}
-	return p, nil
-}
-
-var notRead = &telemetry.Detail{Reasons: []string{"not read"}}
-
-// flatten is how some client libraries spell a name with colons when they
-// answer in a format of their own choice.
-func flatten(name string) string { return strings.ReplaceAll(name, ":", "_") }
-
-func sorted(names []string) []string {
-	slices.Sort(names)
-	return names
-}
-
-func (p *Profile) parsePages(list node) {
-	for i, n := range list.list() {
-		m := n.members("path", "format", "accept", "every", "ttl")
-		page := Page{
-			Path:   m["path"].require(n, "path").text(),
-			Format: Format(m["format"].require(n, "format").one("", string(Prometheus), string(OpenAIModels), string(Version))),
-			Accept: m["accept"].text(),
-			Every:  m["every"].duration(0, fastestPage, slowestPage),
-			TTL:    m["ttl"].duration(shortestTTL, shortestTTL, longestTTL),
-		}
-		if path := m["path"]; path.has() && !strings.HasPrefix(page.Path, "/") {
-			path.fail("%q, want a path that begins with a slash", page.Path)
-		}
-		switch {
-		case i == 0 && page.Format != Prometheus:
-			n.fail("the first page is the metrics page, want format %s", Prometheus)
-		case i == 0 && page.Every != 0:
-			n.fail("every: the metrics page is asked for at every scrape, want none")
-		case i > 0 && page.Format == Prometheus:
-			n.fail("format %s, want it on the first page alone", Prometheus)
-		case i > 0 && page.Every == 0:
-			n.fail("every is missing")
-		case slices.ContainsFunc(p.pages, func(other Page) bool { return other.Format == page.Format }):
-			n.fail("format %s is already that of another page", page.Format)
-		}
-		for _, f := range page.Format.fields() {
-			p.ttl[f] = page.TTL
-		}
-		p.pages = append(p.pages, page)
-	}
-	if len(p.pages) == 0 {
-		list.fail("no page, want the metrics page at least")
-	}
-}
-
-// fields are those that a page of this format is the only source of.
-func (f Format) fields() []telemetry.Field {
-	switch f {
-	case OpenAIModels:
-		return []telemetry.Field{telemetry.ServedModels, telemetry.AdaptersLoaded, telemetry.ContextLimit}
-	case Version:
-		return []telemetry.Field{telemetry.EngineVersion}
-	default:
-		return nil
-	}
-}
-
-func (p *Profile) parseField(n member) {
-	f, ok := telemetry.ParseField(n.name)
-	switch {
-	case !ok:
-		n.fail("not a field of the catalogue")
-		return
-	case len(p.pages) == 0:
-		return
-	case f.Kind() != telemetry.Number && f.Kind() != telemetry.Bool && f.Kind() != telemetry.Time:
-		n.fail("not a number, a yes-or-no or a time: it cannot be read from series")
-		return
-	}
-	for _, page := range p.pages[1:] {
-		if slices.Contains(page.Format.fields(), f) {
-			n.fail("already read from %s", page.Path)
-		}
-	}
-	m := n.members("unit", "ttl", "absent", "sources")
-	if unit := m["unit"].text(); unit != f.Unit() {
-		n.fail("unit %q, want %q", unit, f.Unit())
-	}
-	r := rule{field: f}
-	if m["absent"].one("unknown", "unknown", "unsupported") == "unsupported" {
-		r.absent = telemetry.Unsupported
-	}
-	p.ttl[f] = m["ttl"].duration(p.pages[0].TTL, shortestTTL, longestTTL)
-	for _, s := range m["sources"].require(n.node, "sources").list() {
-		r.sources = append(r.sources, p.parseSource(s, f))
-	}
-	if len(r.sources) == 0 {
-		n.fail("sources is empty, want at least one")
-	}
-	p.rules = append(p.rules, r)
-}
-
-func (p *Profile) parseSource(n node, f telemetry.Field) source {
-	m := n.members("metric", "label", "where", "combine", "weight", "times", "invert", "quality", "because")
-	s := source{
-		invert:  m["invert"].boolean(),
-		quality: float32(m["quality"].number(1, 0, 1)),
-		because: m["because"].text(),
-	}
-	p.parseSeries(n, m, &s)
-	if s.invert && f.Kind() != telemetry.Bool {
-		m["invert"].fail("%s is not a yes-or-no field", f)
-	}
-	if (s.quality < 1) != (s.because != "") {
-		n.fail("quality %v and because %q, want both or neither", s.quality, s.because)
-	}
-	if w := m["weight"]; w.has() {
-		if s.combine != mean {
-			w.fail("combine is not mean")
-		}
-		s.weight = &source{}
-		p.parseSeries(w, w.members("metric", "label", "where"), s.weight)
-	}
-	if t := m["times"]; t.has() {
-		s.times = &source{}
-		p.parseSeries(t, t.members("metric", "label", "where", "combine"), s.times)
-	}
-	s.detail = p.detail(&s)
-	return s
-}
-
-// parseSeries reads the members that say which series, and how they combine.
-func (p *Profile) parseSeries(n node, m map[string]node, s *source) {
-	s.family = p.family(m["metric"].require(n, "metric").text())
-	s.label = m["label"].text()
-	for _, w := range m["where"].pairs() {
-		s.where = append(s.where, labelPair{w.name, w.text()})
-	}
-	switch m["combine"].one("one", "sum", "mean", "max", "one") {
-	case "sum":
-		s.combine = sum
-	case "mean":
-		s.combine = mean
-	case "max":
-		s.combine = largest
-	default:
-		s.combine = one
-	}
-}
-
-// family numbers a family and remembers both spellings of its name.
-func (p *Profile) family(name string) int {
-	if i := slices.Index(p.names, name); i >= 0 {
-		return i
-	}
-	i := len(p.names)
-	p.names = append(p.names, name)
-	p.families[name] = i
-	p.families[flatten(name)] = i
-	if !slices.Contains(p.lengths, len(name)) {
-		p.lengths = append(p.lengths, len(name))
-	}
-	return i
-}
-
-func (p *Profile) detail(s *source) *telemetry.Detail {
-	src := &telemetry.Source{Path: p.pages[0].Path, Metric: p.names[s.family], Rule: p.describe(s)}
-	if s.times != nil {
-		src.Rule += ", times " + p.names[s.times.family] + " " + p.describe(s.times)
-	}
-	d := &telemetry.Detail{Source: src}
-	if s.because != "" {
-		d.Reasons = []string{s.because}
-	}
-	return d
-}
-
-// describe says in words how several series become one value.
-func (p *Profile) describe(s *source) string {
-	over := "the series"
-	if len(p.ranks) > 0 {
-		over = strings.Join(p.ranks, ", ")
-	}
-	var words string
-	switch s.combine {
-	case sum:
-		words = "sum over " + over
-	case mean:
-		words = "mean over " + over
-		if s.weight != nil {
-			words += " weighted by " + s.weight.label
-		}
-	case largest:
-		words = "max over " + over
-	default:
-		words = "one series"
-	}
-	if s.label != "" {
-		words = "label " + s.label + ", " + words
-	}
-	for _, w := range s.where {
-		words += " where " + w.name + "=" + w.value
-	}
-	if s.invert {
-		words += ", true where 0"
-	}
-	return words
-}
-
-func (p *Profile) parseUnsupported(n node) {
-	for _, u := range n.pairs() {
-		f, ok := telemetry.ParseField(u.name)
-		switch {
-		case !ok:
-			u.fail("not a field of the catalogue")
-			continue
-		case slices.ContainsFunc(p.rules, func(r rule) bool { return r.field == f }):
-			u.fail("also in fields")
-		}
-		p.blank.Readings[f] = telemetry.Reading{
-			Support: telemetry.Unsupported,
-			Detail:  &telemetry.Detail{Reasons: []string{u.text()}},
-		}
-	}
+	return &s
 }

@@ -1,10 +1,14 @@
 package engine
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/berth-dev/berth/internal/telemetry"
 )
@@ -12,7 +16,7 @@ import (
 const small = `apiVersion: berth.dev/v1alpha1
 kind: EngineProfile
 name: small
-detect: ["small:"]
+detect: {prefixes: ["small:"]}
 pages:
 - {path: /metrics, format: prometheus, ttl: 3s}
 - {path: /models, format: openai-models, every: 1m}
@@ -24,56 +28,22 @@ fields:
     - {metric: "small:waiting", combine: sum}
 `
 
-func TestAProfileWithAFaultNamesLineFieldValueAndWhatIsAllowed(t *testing.T) {
-	if _, err := Parse("small.yaml", []byte(small)); err != nil {
-		t.Fatalf("without a fault: %v", err)
+func parse(t testing.TB, text string) *Profile {
+	t.Helper()
+	p, err := Parse("test.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
 	}
-	cases := []struct{ name, old, now, want string }{
-		{"not YAML", "kind:", "kind", "small.yaml: yaml: line 2: could not find expected ':'"},
-		{"another kind", "EngineProfile", "Engine", `small.yaml:2: kind: "Engine", want one of EngineProfile`},
-		{"another version", "v1alpha1", "v1", `small.yaml:1: apiVersion: "berth.dev/v1", want one of berth.dev/v1alpha1`},
-		{"no name", "name: small\n", "", "small.yaml:1: name is missing"},
-		{"empty name", "name: small", "name:", `small.yaml:3: name: "", want a text that is not empty`},
-		{"unknown key", "name:", "nam: x\nname:", "small.yaml:3: nam: unknown key, allowed are apiVersion, kind, name, detect, pages, labels, fields, unsupported"},
-		{"key twice", "name:", "name: x\nname:", "small.yaml:4: name: given twice"},
-		{"nothing to detect", `["small:"]`, `[]`, "small.yaml:1: detect is empty, want at least one family prefix"},
-		{"a text for a list", `["small:"]`, `small`, `small.yaml:4: detect: "small", want a list`},
-		{"relative path", "path: /metrics", "path: metrics", `small.yaml:6: pages[0].path: "metrics", want a path that begins with a slash`},
-		{"no path", "path: /metrics, ", "", "small.yaml:6: pages[0]: path is missing"},
-		{"unknown format", "openai-models", "models", `small.yaml:7: pages[1].format: "models", want one of prometheus, openai-models, version`},
-		{"metrics page not first", "{path: /metrics, format: prometheus, ttl: 3s}", "{path: /v, format: version, every: 1m}", "small.yaml:6: pages[0]: the first page is the metrics page, want format prometheus"},
-		{"no cadence", ", every: 1m", "", "small.yaml:7: pages[1]: every is missing"},
-		{"short life", "ttl: 3s", "ttl: 3ms", `small.yaml:6: pages[0].ttl: "3ms", want a duration from 100ms to 1h0m0s`},
-		{"unknown field", "queueDepth:", "queueLength:", "small.yaml:10: fields.queueLength: not a field of the catalogue"},
-		{"a field of another page", "queueDepth:\n    unit: requests", "contextLimit:\n    unit: tokens", "small.yaml:10: fields.contextLimit: already read from /models"},
-		{"a field that is no number", "queueDepth:\n    unit: requests", "ttft:\n    unit: seconds", "small.yaml:10: fields.ttft: not a number, a yes-or-no or a time: it cannot be read from series"},
-		{"another unit", "unit: requests", "unit: tokens", `small.yaml:10: fields.queueDepth: unit "tokens", want "requests"`},
-		{"no sources", "sources:\n    - {metric: \"small:waiting\", combine: sum}", "sources: []", "small.yaml:10: fields.queueDepth: sources is empty, want at least one"},
-		{"unknown combination", "combine: sum", "combine: summ", `small.yaml:13: fields.queueDepth.sources[0].combine: "summ", want one of sum, mean, max, one`},
-		{"weight of a sum", "combine: sum", "combine: sum, weight: {metric: x}", "small.yaml:13: fields.queueDepth.sources[0].weight: combine is not mean"},
-		{"invert of a number", "combine: sum", "combine: sum, invert: true", "small.yaml:13: fields.queueDepth.sources[0].invert: queueDepth is not a yes-or-no field"},
-		{"invert not a boolean", "combine: sum", "combine: sum, invert: 1", `small.yaml:13: fields.queueDepth.sources[0].invert: "1", want true or false`},
-		{"quality beyond one", "combine: sum", "combine: sum, quality: 2", `small.yaml:13: fields.queueDepth.sources[0].quality: "2", want a number from 0 to 1`},
-		{"doubt without a reason", "combine: sum", "combine: sum, quality: 0.5", `small.yaml:13: fields.queueDepth.sources[0]: quality 0.5 and because "", want both or neither`},
-		{"a field both read and unsupported", "fields:", "unsupported: {queueDepth: no}\nfields:", "small.yaml:9: unsupported.queueDepth: also in fields"},
-		{"an alias", `["small:"]`, "&a [\"small:\"]\nunsupported: *a", "small.yaml:5: unsupported: an alias, want a mapping"},
-		{"a second document", "name: small", "name: small\n---\nname: x", "small.yaml: more than one document, want one profile for each file"},
+	return p
+}
+
+func defaults(t testing.TB) *Set {
+	t.Helper()
+	set, err := builtIn()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			text := strings.Replace(small, c.old, c.now, 1)
-			if text == small {
-				t.Fatal("the fault was not put in")
-			}
-			_, err := Parse("small.yaml", []byte(text))
-			if err == nil || err.Error() != c.want {
-				t.Errorf("\n got  %v\n want %s", err, c.want)
-			}
-		})
-	}
-	if _, err := Parse("empty.yaml", nil); err == nil || err.Error() != "empty.yaml: the document is empty" {
-		t.Errorf("empty: %v", err)
-	}
+	return set
 }
 
 func TestAnEngineIsAddedByAFileAlone(t *testing.T) {
@@ -82,9 +52,9 @@ func TestAnEngineIsAddedByAFileAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := []byte("small:waiting{rank=\"0\"} 4\nsmall:waiting{rank=\"1\"} 5\n")
-	p := set.Detect(page)
-	if p != set.Profile("small") {
-		t.Fatalf("detected %v", p)
+	p, err := set.Detect(page)
+	if err != nil || p != set.Profile("small") {
+		t.Fatalf("detected %v, %v", p, err)
 	}
 	s, err := p.Read(page, Input{At: second})
 	if err != nil {
@@ -96,77 +66,296 @@ func TestAnEngineIsAddedByAFileAlone(t *testing.T) {
 	}
 }
 
-const smallDigest = "small@sha256:701eeba6f44d"
+func TestAFileThatIsNoProfileStopsTheLoading(t *testing.T) {
+	_, err := Load(fstest.MapFS{"a.yaml": {Data: []byte(small)}, "b.yaml": {Data: []byte("kind: Pod")}})
+	if err == nil || !strings.HasPrefix(err.Error(), "b.yaml:1: ") {
+		t.Errorf("got %v, want an error at b.yaml:1", err)
+	}
+}
+
+const smallDigest = "small@sha256:8f6c8e0aca47"
 
 func TestTheDigestFollowsTheText(t *testing.T) {
-	parse := func(text string) string {
-		p, err := Parse("small.yaml", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.Digest()
-	}
 	// From: sha256sum of the text above.
-	if got := parse(small); got != smallDigest {
+	if got := parse(t, small).Digest(); got != smallDigest {
 		t.Errorf("digest %q, want %q", got, smallDigest)
 	}
-	if parse(small) == parse(small+"# another comment\n") {
+	if parse(t, small).Digest() == parse(t, small+"# another comment\n").Digest() {
 		t.Error("another text has the same digest")
 	}
 }
 
-func TestDetection(t *testing.T) {
-	set, err := Defaults()
-	if err != nil {
-		t.Fatal(err)
+func TestAProfileKeepsItsText(t *testing.T) {
+	text := []byte(small)
+	p := parse(t, small)
+	got := p.Text()
+	got[0] = 'X'
+	text[0] = 'X'
+	if string(p.Text()) != small {
+		t.Error("the text was changed through a slice that was given away")
 	}
-	for page, want := range map[string]string{
-		"vllm:x 1\n":                       "vllm",
-		"vllm_x 1\n":                       "vllm",
-		"# TYPE vllm:x gauge\n":            "vllm",
-		"# a comment on vllm:x\nother 1\n": "",
-		"sglang:num_running_reqs 1\n":      "",
-		"x{a=\"vllm:\"} 1\n":               "",
-		"{\"vllm:x\":1}":                   "",
-		"":                                 "",
+}
+
+func TestWhatAProfileSaysOfItsEngine(t *testing.T) {
+	p := parse(t, whole)
+	if p.Name() != "whole" || !slices.Equal(p.Aliases(), []string{"all"}) || p.Exporter() {
+		t.Errorf("name %q, aliases %q, exporter %t", p.Name(), p.Aliases(), p.Exporter())
+	}
+	if !p.Never("/drain") || p.Never("/metrics") {
+		t.Error("/drain must never be asked, and /metrics may be")
+	}
+	if !p.Owns("whole") || p.Owns("vllm") || p.Owns("") {
+		t.Error("whole is its owner, and no other")
+	}
+	if got, want := p.Access(), (Access{TokenFile: "/etc/token", CAFile: "/etc/ca.pem", ServerName: "engine"}); got != want {
+		t.Errorf("access %+v, want %+v", got, want)
+	}
+	m := p.Metrics()
+	if m.Path != "/metrics" || m.Format != Prometheus || m.Accept != "text/plain" || m.Scheme != "http" || m.Port != 9000 || m.TTL != 3*time.Second || m.Every != 0 {
+		t.Errorf("metrics page %+v", m)
+	}
+	type asked struct {
+		path   string
+		every  time.Duration
+		fields []telemetry.Field
+	}
+	for i, want := range []asked{
+		{"/models", time.Minute, []telemetry.Field{telemetry.ServedModels, telemetry.ContextLimit}},
+		{"/health", 10 * time.Second, []telemetry.Field{telemetry.Health}},
+		{"/info", time.Minute, []telemetry.Field{telemetry.EngineVersion, telemetry.MaxConcurrency}},
 	} {
-		got := ""
-		if p := set.Detect([]byte(page)); p != nil {
-			got = p.Name()
-		}
-		if got != want {
-			t.Errorf("%q: detected %q, want %q", page, got, want)
+		page := p.SlowPages()[i]
+		if got := (asked{page.Path, page.Every, page.Reads()}); got.path != want.path || got.every != want.every || !slices.Equal(got.fields, want.fields) {
+			t.Errorf("page %d is %+v, want %+v", i+1, got, want)
 		}
 	}
 }
 
-func TestTwoProfilesOfOneNameAreRefused(t *testing.T) {
-	p, err := Parse("small.yaml", []byte(small))
+// TestRulesInWords: a source is explained to people by what it says of itself.
+func TestRulesInWords(t *testing.T) {
+	p := parse(t, whole)
+	const page = "w:ready{kind=\"page\"} 1\nw:waiting{kind=\"a\"} 1\nw:kv 0.5\nw:blocks 3\nw:block 16\nw:info{caching=\"True\"} 1\n" +
+		"w:hits 1\nw:asked 2\nw:ttft_sum 1\nw:ttft_count 1\nw:ttft_bucket{le=\"+Inf\"} 1\nw:busy 3\nw:done 1\nw:lora{waiting=\"x\"} 1\n"
+	s, err := p.Read([]byte(page), Input{At: 100 * second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewSet(p, p); err == nil || !strings.Contains(err.Error(), `"small": given twice`) {
-		t.Errorf("got %v", err)
+	for f, want := range map[telemetry.Field][2]string{
+		telemetry.QueueDepth:          {"w:waiting", "sum over rank where kind=a, plus w:held sum over rank"},
+		telemetry.KVCacheUtilization:  {"w:kv", "mean over rank weighted by w:blocks"},
+		telemetry.KVCacheCapacity:     {"w:blocks", "sum over rank, times w:block one series, times 2"},
+		telemetry.PrefixCacheEnabled:  {"w:info", "label caching, one series, true where 0"},
+		telemetry.PrefixCacheHitRatio: {"w:hits", "sum over rank, growth over 30s, divided by w:asked"},
+		telemetry.TTFT:                {"w:ttft", "sum over rank, distribution over 30s"},
+		telemetry.E2E:                 {"w:busy", "sum over rank, growth over 30s divided by that of w:done"},
+		telemetry.AdaptersWaiting:     {"w:lora", "label waiting, newest series"},
+	} {
+		src := s.Readings[f].Detail.Source
+		if src == nil || src.Metric != want[0] || src.Rule != want[1] || src.Path != "/metrics" {
+			t.Errorf("%s\n got  %+v\n want %s: %s", f, src, want[0], want[1])
+		}
 	}
 }
 
-func FuzzProfile(f *testing.F) {
-	f.Add([]byte(small))
-	if text, err := os.ReadFile("../../config/engines/vllm.yaml"); err == nil {
-		f.Add(text)
+func TestEachPageIsRecognisedByItsOwnProfileAlone(t *testing.T) {
+	set := defaults(t)
+	pages, err := filepath.Glob("testdata/*.prom")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("%d pages, %v", len(pages), err)
 	}
-	f.Add([]byte("fields: {queueDepth: {sources: [{}]}}"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		p, err := Parse("fuzz.yaml", text)
-		if err != nil {
-			if !strings.HasPrefix(err.Error(), "fuzz.yaml") {
-				t.Errorf("an error without the file: %v", err)
+	seen := map[string]bool{}
+	for _, path := range pages {
+		name := strings.TrimPrefix(filepath.Base(path), "real-")
+		want, exporter := "", false
+		for _, p := range set.Profiles() {
+			for _, word := range append([]string{p.Name()}, p.Aliases()...) {
+				if strings.HasPrefix(name, word) {
+					want, exporter = p.Name(), p.Exporter()
+				}
 			}
-			return
 		}
-		page := []byte("vllm:num_requests_waiting 1\nsmall:waiting{rank=\"0\"} 4\n")
-		if s, err := p.Read(page, Input{At: second}); err == nil {
-			checkPossible(t, s)
+		seen[want] = true
+		page, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
 		}
+		p, err := set.Detect(page)
+		switch {
+		case exporter:
+			if !errors.Is(err, ErrNoEngineFamilies) {
+				t.Errorf("%s, an exporter's: detected %v, %v", name, p, err)
+			}
+		case err != nil || p.Name() != want:
+			t.Errorf("%s: detected %v, %v, want %s", name, p, err, want)
+		}
+	}
+	for _, p := range set.Profiles() {
+		if !seen[p.Name()] {
+			t.Errorf("no page of %s", p.Name())
+		}
+	}
+}
+
+func TestDetection(t *testing.T) {
+	set := defaults(t)
+	cases := []struct {
+		name, page, want string
+		err              error
+	}{
+		{"a family", "vllm:x 1\n", "vllm", nil},
+		{"another spelling", "vllm_x 1\n", "vllm", nil},
+		{"a comment alone", "# TYPE vllm:x gauge\n", "vllm", nil},
+		{"an indented line", "\t vllm:x 1", "vllm", nil},
+		{"CRLF", "\r\nvllm:x 1\r\n", "vllm", nil},
+		{"words about a family", "# a comment on vllm:x\nother 1\n", "", ErrNoEngineFamilies},
+		{"a prefix in a label", "x{a=\"vllm:\"} 1\n", "", ErrNoEngineFamilies},
+		{"a prefix without a name", "vllm: 1\n", "", ErrNoEngineFamilies},
+		{"the families of release 1.1, without a prefix", "request_success_total 1\ne2e_request_latency_seconds_count 1\ntime_to_first_token_seconds_count 1\ntime_per_output_token_seconds_count 1\nrequest_queue_time_seconds_count 1\n", "trtllm-serve", nil},
+		{"all but one of them", "request_success_total 1\ne2e_request_latency_seconds_count 1\ntime_to_first_token_seconds_count 1\ntime_per_output_token_seconds_count 1\n", "", ErrNoEngineFamilies},
+		{"names that begin like them", "request_success_total_x 1\ne2e_request_latency_seconds_count 1\ntime_to_first_token_seconds_count 1\ntime_per_output_token_seconds_count 1\nrequest_queue_time_seconds_count 1\n", "", ErrNoEngineFamilies},
+		{"two engines", "vllm:x 1\nsglang:num_running_reqs 1\n", "", ErrSeveralEngines},
+		{"JSON", "{\"vllm:x\":1}", "", ErrNotText},
+		{"HTML", "<html>vllm:x 1</html>", "", ErrNotText},
+		{"nothing", "", "", ErrEmpty},
+		{"blank lines", " \r\n\t\n", "", ErrEmpty},
+		{"the client library's families alone", "python_info 1\nprocess_start_time_seconds 1.7e9\n", "", ErrNoEngineFamilies},
+		{"an exporter's", "DCGM_FI_DEV_GPU_UTIL 1\n", "", ErrNoEngineFamilies},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := set.Detect([]byte(c.page))
+			got := ""
+			if p != nil {
+				got = p.Name()
+			}
+			if got != c.want || !errors.Is(err, c.err) {
+				t.Errorf("detected %q, %v, want %q, %v", got, err, c.want, c.err)
+			}
+		})
+	}
+	if _, err := set.Detect([]byte("vllm:x 1\nsglang:y 1\n")); err == nil || !strings.HasSuffix(err.Error(), ": sglang and vllm") {
+		t.Errorf("several engines: %v, want their names", err)
+	}
+}
+
+// TestFamiliesOfDetectionHaveBothSpellings: what holds for prefixes.
+func TestFamiliesOfDetectionHaveBothSpellings(t *testing.T) {
+	p := parse(t, strings.Replace(small, `prefixes: ["small:"]`, `families: ["small:waiting", "small:running"]`, 1))
+	for _, page := range []string{"small:waiting 3\nsmall:running 1\n", "small_waiting 3\nsmall_running 1\n"} {
+		s, err := p.Read([]byte(page), Input{At: second})
+		if err != nil || s.Readings[telemetry.QueueDepth].Value != 3 {
+			t.Errorf("%q: %v", page, err)
+		}
+	}
+}
+
+func TestProfilesThatCannotBeToldApartAreRefused(t *testing.T) {
+	named := func(name, alias, detect string) *Profile {
+		return parse(t, strings.NewReplacer("name: small", "name: "+name+"\naliases: ["+alias+"]", `{prefixes: ["small:"]}`, detect).Replace(small))
+	}
+	cases := []struct {
+		name string
+		a, b *Profile
+		want string
+	}{
+		{"one name", named("a", "x", "{prefixes: [a_]}"), named("a", "y", "{prefixes: [b_]}"), `engine profile "a": name "a" is that of profile "a" already, must be unique`},
+		{"an alias that is a name", named("a", "x", "{prefixes: [a_]}"), named("b", "a", "{prefixes: [b_]}"), `engine profile "b": name "a" is that of profile "a" already, must be unique`},
+		{"one alias", named("a", "x", "{prefixes: [a_]}"), named("b", "x", "{prefixes: [b_]}"), `engine profile "b": name "x" is that of profile "a" already, must be unique`},
+		{"one prefix", named("a", "x", `{prefixes: ["p:"]}`), named("b", "y", `{prefixes: ["p:"]}`), `engine profiles "a" and "b": detect.prefixes "p:" and "p:" overlap, a page could be of either`},
+		{"a prefix of a prefix", named("a", "x", "{prefixes: [p_]}"), named("b", "y", "{prefixes: [p_q_]}"), `engine profiles "a" and "b": detect.prefixes "p_" and "p_q_" overlap, a page could be of either`},
+		{"a prefix in the other spelling", named("a", "x", `{prefixes: ["p:"]}`), named("b", "y", "{prefixes: [p_]}"), `engine profiles "a" and "b": detect.prefixes "p_" and "p_" overlap, a page could be of either`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			for _, order := range [][]*Profile{{c.a, c.b}, {c.b, c.a}} {
+				if _, err := NewSet(order...); err == nil || err.Error() != c.want {
+					t.Errorf("\n got  %v\n want %s", err, c.want)
+				}
+			}
+		})
+	}
+	// The wording of these is open: that they are refused is not.
+	for name, two := range map[string][]*Profile{
+		"the same families":              {named("a", "x", "{families: [f, g]}"), named("b", "y", "{families: [g, f]}")},
+		"a family with the other prefix": {named("a", "x", "{prefixes: [p_]}"), named("b", "y", "{families: [p_f]}")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := NewSet(two...); err == nil || !strings.Contains(err.Error(), `"a" and "b"`) {
+				t.Errorf("got %v, want that a and b overlap", err)
+			}
+		})
+	}
+	if _, err := NewSet(named("a", "x", "{families: [f, g]}"), named("b", "y", "{families: [h, g]}")); err != nil {
+		t.Errorf("families of which no page need have both lists: %v", err)
+	}
+}
+
+func TestProfilesOfASetAreOrderedByName(t *testing.T) {
+	var names, engines []string
+	set := defaults(t)
+	for _, p := range set.Profiles() {
+		names = append(names, p.Name())
+	}
+	for _, p := range set.Engines() {
+		engines = append(engines, p.Name())
+	}
+	if want := []string{"amd-gpu", "atom", "dcgm", "sglang", "triton-tensorrt-llm", "trtllm-serve", "vllm"}; !slices.Equal(names, want) {
+		t.Errorf("profiles %q, want %q", names, want)
+	}
+	if want := []string{"atom", "sglang", "triton-tensorrt-llm", "trtllm-serve", "vllm"}; !slices.Equal(engines, want) {
+		t.Errorf("engines %q, want %q", engines, want)
+	}
+	if p := set.Profile("triton"); p == nil || p.Name() != "triton-tensorrt-llm" {
+		t.Errorf("triton is an alias of %v", p)
+	}
+	if p := set.Profile("other"); p != nil {
+		t.Errorf("other is %v", p)
+	}
+}
+
+func TestAProfileOfTheSameNameReplacesTheOneThatIsBuiltIn(t *testing.T) {
+	set := defaults(t)
+	own := parse(t, strings.Replace(small, "name: small", "name: vllm", 1))
+	added := parse(t, small)
+	other, err := NewSet(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined, err := set.With(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if joined.Profile("vllm") != own || joined.Profile("sglang") != set.Profile("sglang") || len(joined.Profiles()) != len(set.Profiles()) {
+		t.Error("want the other's vllm, and all else as it was")
+	}
+	if set.Profile("vllm") == own {
+		t.Error("the set itself was changed")
+	}
+	if other, err = NewSet(added); err != nil {
+		t.Fatal(err)
+	}
+	if joined, err = set.With(other); err != nil || joined.Profile("small") != added || joined.Profile("vllm") != set.Profile("vllm") {
+		t.Errorf("a new name: %v", err)
+	}
+	clash := parse(t, strings.Replace(small, "name: small", "name: small\naliases: [triton]", 1))
+	if other, err = NewSet(clash); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = set.With(other); err == nil || !strings.Contains(err.Error(), `name "triton" is that of profile`) {
+		t.Errorf("an alias of two: %v", err)
+	}
+}
+
+func TestAnEngineThatSaysNothingOfItselfIsSwitchedOff(t *testing.T) {
+	p := vllm(t)
+	s := p.Silent(7 * second)
+	if s.Engine != "vllm" || s.Profile != p.Digest() || s.ScrapedAt != 7*second || s.Incarnation != 1 {
+		t.Errorf("%q, %q, scraped at %v, incarnation %d", s.Engine, s.Profile, s.ScrapedAt, s.Incarnation)
+	}
+	checkReadings(t, s, map[string]string{
+		"queueDepth":   "disabled, missing: the metrics page has no family of the engine: its statistics are switched off",
+		"ttft":         "disabled, missing: the metrics page has no family of the engine: its statistics are switched off",
+		"power":        "unsupported, missing: not exported by vLLM",
+		"servedModels": "unknown, missing: not read",
 	})
 }

@@ -1,12 +1,10 @@
 package engine
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -25,31 +23,43 @@ type Input struct {
 	// other pages than the metrics page said then is carried over, unless the
 	// engine's process was started anew since.
 	Previous *telemetry.Snapshot
+	// History is what the pages before have left behind, and is added to; nil
+	// for a page that stands alone.
+	History *History
+	// Interrupted: nobody listened at the address at some time since Previous. What
+	// is there now is another process, unless it states that it is not.
+	Interrupted bool
+	// Traffic is what this picker knows of its own requests at the endpoint.
+	Traffic Traffic
 }
 
 // Read turns a metrics page into a snapshot. Readings live for the profile's
 // TTL until Extend gives them more.
 //
-// The error is ErrNotText, ErrNoEngineFamilies or ErrTruncated; the page as a
-// whole says nothing then. page is not kept.
+// The error is or wraps one of the package; the page as a whole says nothing
+// then, and History is as it was. page is not kept.
 func (p *Profile) Read(page []byte, in Input) (*telemetry.Snapshot, error) {
+	counting := in.History.counts(in.At)
 	sc := p.scratch.Get().(*scratch)
 	defer p.scratch.Put(sc)
 	defer sc.release()
-	if err := p.scan(page, sc); err != nil {
+	if err := p.scan(page, sc, counting); err != nil {
 		return nil, err
 	}
 	s := p.blank
 	s.ScrapedAt = in.At
-	e := evaluation{profile: p, scratch: sc, in: in}
+	in.History.holdTo(p)
+	e := evaluation{profile: p, scratch: sc, in: in, counting: counting, pod: anyPod}
 	e.chooseModels()
-	for i := range p.rules {
-		r := &p.rules[i]
-		s.Readings[r.field] = e.read(r)
+	e.readAll(&s.Readings)
+	e.judgeProcess(&s)
+	if counting {
+		in.History.note(in.At, sc)
 	}
+	e.doubt(&s)
 	if prev := in.Previous; prev != nil && prev.Profile == p.digest && !Restarted(prev, &s) {
 		for _, page := range p.pages[1:] {
-			for _, f := range page.Format.fields() {
+			for _, f := range page.fields {
 				s.Readings[f] = prev.Readings[f]
 			}
 		}
@@ -57,11 +67,66 @@ func (p *Profile) Read(page []byte, in Input) (*telemetry.Snapshot, error) {
 	return &s, nil
 }
 
+// readAll reads every field of the profile.
+func (e *evaluation) readAll(readings *[telemetry.NumFields]telemetry.Reading) {
+	p := e.profile
+	invalid := e.notYet()
+	for i := range p.rules {
+		r := &p.rules[i]
+		switch {
+		case invalid != nil && r.field != telemetry.ProcessStart:
+			readings[r.field] = telemetry.Reading{Detail: invalid}
+		case r.counts && !e.counting:
+			// Read too short a while ago to say anything new.
+			if prev := e.in.Previous; prev != nil && prev.Profile == p.digest {
+				readings[r.field] = prev.Readings[r.field]
+			}
+		default:
+			readings[r.field] = e.read(r)
+		}
+	}
+}
+
+// notYet says why the page says nothing yet, by its own word; nil if it does.
+func (e *evaluation) notYet() *telemetry.Detail {
+	v := e.profile.valid
+	if v == nil {
+		return nil
+	}
+	o := e.combined(&v.series, amount)
+	if o.kind == absent || o.kind == possible && o.value > 0 {
+		return nil
+	}
+	return reasons(v.because)
+}
+
+// judgeProcess numbers the engine's process.
+func (e *evaluation) judgeProcess(s *telemetry.Snapshot) {
+	s.Incarnation = 1
+	fell := e.in.History.takeReset()
+	prev := e.in.Previous
+	if prev == nil {
+		return
+	}
+	s.Incarnation = max(1, prev.Incarnation)
+	b, a := &prev.Readings[telemetry.ProcessStart], &s.Readings[telemetry.ProcessStart]
+	stated := b.Recorded == telemetry.Fresh && a.Recorded == telemetry.Fresh
+	if prev.Engine != s.Engine || stated && b.Value != a.Value || !stated && (fell || e.in.Interrupted) {
+		s.Incarnation++
+		e.in.History.restart(e.in.At)
+		for i := range e.profile.rules {
+			if r := &e.profile.rules[i]; r.counts && s.Readings[r.field].Recorded != telemetry.Invalid {
+				s.Readings[r.field] = telemetry.Reading{Support: s.Readings[r.field].Support, Detail: reasons("the engine's process was started anew: a window needs two pages")}
+			}
+		}
+	}
+}
+
 // Restarted reports that two snapshots of one endpoint are of different engine
-// processes, by the process start time that both state.
+// processes: by the process start time that both state, or because a counter
+// fell, nobody listened in between, or it is another engine.
 func Restarted(before, after *telemetry.Snapshot) bool {
-	b, a := &before.Readings[telemetry.ProcessStart], &after.Readings[telemetry.ProcessStart]
-	return b.Recorded == telemetry.Fresh && a.Recorded == telemetry.Fresh && b.Value != a.Value
+	return before.Incarnation != after.Incarnation
 }
 
 // Extend makes the readings that s took from the metrics page live for at least
@@ -81,41 +146,140 @@ type evaluation struct {
 	profile *Profile
 	*scratch
 	in Input
+	// counting: windows are read too.
+	counting bool
 	// filter: the page shows several models, and only those of in.Models
 	// count; ambiguous: it does, and it is not known which count.
 	filter    bool
 	ambiguous string
+	// pod is whose samples count on an exporter's page.
+	pod Pod
+}
+
+// modelOf is the name of the model that a series is of, empty if it names none.
+func modelOf(p *Profile, k *known) string {
+	name := k.labels.Get(p.labels.model)
+	if slices.Contains(p.labels.placeholders, name) {
+		return ""
+	}
+	return name
 }
 
 func (e *evaluation) chooseModels() {
-	shown := e.distinctModels(e.profile.model)
-	if shown < 2 {
+	e.models = e.models[:0]
+	if e.profile.labels.model == "" {
 		return
 	}
-	if len(e.in.Models) == 0 {
-		e.ambiguous = fmt.Sprintf("ambiguous: %d models on the page, and it is not known which the endpoint serves", shown)
-		return
+	if h := e.in.History; h != nil && !e.counting {
+		// A page that is read in part shows the models of its other families too.
+		e.models = append(e.models, h.models...)
 	}
-	e.filter = true
+	for i := range e.samples {
+		k := e.samples[i].known
+		// Of a spoilt family nobody knows what else it would have shown.
+		if e.profile.families[k.family].choosing || e.families[k.family].problem != "" {
+			continue
+		}
+		if name := k.model; name != "" && !slices.Contains(e.models, name) {
+			e.models = append(e.models, name)
+		}
+	}
+	if h := e.in.History; h != nil && e.counting {
+		h.models = append(h.models[:0], e.models...)
+	}
+	switch {
+	case len(e.models) < 2:
+	case len(e.in.Models) == 0:
+		e.ambiguous = fmt.Sprintf("ambiguous: %d models on the page, and it is not known which the endpoint serves", len(e.models))
+	default:
+		e.filter = true
+	}
 }
 
 func (e *evaluation) read(r *rule) telemetry.Reading {
 	support := r.absent
-	var why []string
+	e.why = e.why[:0]
+	var silent *source
 	for i := range r.sources {
 		src := &r.sources[i]
 		o := e.outcome(src, r.field)
-		if o.kind != absent {
+		if o.kind == refused {
+			return e.without(r.field, telemetry.Unsupported, nil, o.reason)
+		}
+		if o.kind == possible || o.kind == impossible {
 			return e.reading(r.field, src, o)
 		}
 		if o.shown {
 			support = telemetry.Supported
 		}
-		if !slices.Contains(why, o.reason) {
-			why = append(why, o.reason)
+		if !slices.Contains(e.why, o.reason) {
+			e.why = append(e.why, o.reason)
+		}
+		if o.kind == waiting {
+			silent = src
+			break
 		}
 	}
-	return telemetry.Reading{Support: support, Detail: &telemetry.Detail{Reasons: why}}
+	for i := range r.off {
+		if e.holds(&r.off[i]) {
+			return e.without(r.field, telemetry.Disabled, nil, r.off[i].because)
+		}
+	}
+	if silent != nil {
+		return e.without(r.field, support, e.from(silent.detail.Source), e.why...)
+	}
+	return e.without(r.field, support, nil, e.why...)
+}
+
+// without is a reading that has no value.
+func (e *evaluation) without(f telemetry.Field, support telemetry.Support, from *telemetry.Source, why ...string) telemetry.Reading {
+	if d := e.before(f); d != nil && d.Source == from && d.Max == nil && d.Names == nil && d.Text == "" && d.Distribution == nil && slices.Equal(d.Reasons, why) {
+		return telemetry.Reading{Support: support, Detail: d}
+	}
+	return telemetry.Reading{Support: support, Detail: &telemetry.Detail{Source: from, Reasons: slices.Clone(why)}}
+}
+
+// before is what the last reading of a field had to say; nil if nothing. Most
+// pages have nothing new to say, and a detail is never changed.
+func (e *evaluation) before(f telemetry.Field) *telemetry.Detail {
+	if e.in.Previous == nil || e.in.Previous.Profile != e.profile.digest {
+		return nil
+	}
+	return e.in.Previous.Readings[f].Detail
+}
+
+// holds reports that the page itself says that something is off. A series that
+// is spoilt proves nothing.
+func (e *evaluation) holds(c *condition) bool {
+	list, _, fault := e.chosen(&c.series)
+	if fault != "" || e.families[c.family].problem != "" || slices.ContainsFunc(list, func(s *sample) bool { return s.problem != "" }) {
+		return false
+	}
+	if c.is == "" {
+		var total float64
+		for _, s := range list {
+			if possibleNumber(s.value) {
+				total += s.value
+			}
+		}
+		return total > c.above
+	}
+	return slices.ContainsFunc(list, func(s *sample) bool {
+		if c.label != "" {
+			return s.labels.Get(c.label) == c.is
+		}
+		return strconv.FormatFloat(s.value, 'g', -1, 64) == c.is
+	})
+}
+
+// from is a source, on the path where the page was really found.
+func (e *evaluation) from(src *telemetry.Source) *telemetry.Source {
+	if e.in.Path == "" || e.in.Path == src.Path {
+		return src
+	}
+	own := *src
+	own.Path = e.in.Path
+	return &own
 }
 
 func (e *evaluation) reading(f telemetry.Field, src *source, o outcome) telemetry.Reading {
@@ -124,10 +288,8 @@ func (e *evaluation) reading(f telemetry.Field, src *source, o outcome) telemetr
 		Support:    telemetry.Supported,
 		Detail:     src.detail,
 	}
-	if e.in.Path != "" && e.in.Path != r.Detail.Source.Path {
-		own := *r.Detail.Source
-		own.Path = e.in.Path
-		r.Detail = &telemetry.Detail{Source: &own, Reasons: src.detail.Reasons}
+	if from := e.from(r.Detail.Source); from != r.Detail.Source {
+		r.Detail = &telemetry.Detail{Source: from, Reasons: src.detail.Reasons}
 	}
 	if o.kind == impossible {
 		r.Recorded = telemetry.Invalid
@@ -139,9 +301,28 @@ func (e *evaluation) reading(f telemetry.Field, src *source, o outcome) telemetr
 	r.Quality = src.quality
 	r.Value = o.value
 	r.ExpiresAt = e.in.At.Add(e.profile.ttl[f])
-	if src.combine == mean {
-		hottest := o.hottest
-		r.Detail = &telemetry.Detail{Source: r.Detail.Source, Reasons: r.Detail.Reasons, Max: &hottest}
+	if src.combine == mean || f.Kind() == telemetry.Names || f.Kind() == telemetry.Text || f.Kind() == telemetry.Dist {
+		own := *r.Detail
+		switch f.Kind() {
+		case telemetry.Names:
+			own.Names = o.names
+		case telemetry.Text:
+			own.Text = o.names[0]
+		case telemetry.Dist:
+			own.Distribution = o.dist
+			if o.reason != "" {
+				own.Reasons = append(slices.Clone(own.Reasons), o.reason)
+				r.Quality = min(r.Quality, 0.5)
+			}
+		default:
+			if d := e.before(f); d != nil && d.Max != nil && *d.Max == o.hottest && d.Source == own.Source && d.EngineTime == 0 && slices.Equal(d.Reasons, own.Reasons) {
+				r.Detail = d
+				return r
+			}
+			hottest := o.hottest
+			own.Max = &hottest
+		}
+		r.Detail = &own
 	}
 	return r
 }
@@ -153,6 +334,11 @@ type outcomeKind uint8
 const (
 	// absent: the source is not on the page, or says nothing.
 	absent outcomeKind = iota
+	// waiting: the source is on the page, and will say something later. No
+	// other source speaks for it meanwhile.
+	waiting
+	// refused: what is there does not mean what it seems to.
+	refused
 	// impossible: it is there and cannot be true.
 	impossible
 	// possible: it is there with a value.
@@ -165,6 +351,8 @@ type outcome struct {
 	shown   bool
 	value   float64
 	hottest float64
+	names   []string
+	dist    *telemetry.Distribution
 	reason  string
 }
 
@@ -174,20 +362,52 @@ func invalid(format string, args ...any) outcome {
 
 // outcome is what one source says of a field.
 func (e *evaluation) outcome(src *source, f telemetry.Field) outcome {
-	o := e.combined(src, shapeOf(f))
+	switch {
+	case src.window > 0:
+		return e.grown(src, f)
+	case f.Kind() == telemetry.Names || f.Kind() == telemetry.Text:
+		return e.texts(src, f)
+	}
+	o := e.combined(&src.series, src.shapeOf(f))
 	if o.kind != possible {
 		return o
 	}
-	if src.times != nil {
-		factor := e.combined(src.times, count)
-		if factor.kind != possible {
-			return factor
+	for i := range src.plus {
+		switch more := e.combined(&src.plus[i], amount); more.kind {
+		case possible:
+			o.value += more.value
+		case impossible:
+			return more
 		}
-		o.value *= factor.value
 	}
+	factor := src.scale
+	if src.times != nil {
+		times := e.combined(src.times, amount)
+		if times.kind != possible {
+			return times
+		}
+		factor *= times.value
+	}
+	if len(src.over) > 0 {
+		whole := e.summed(src.over)
+		if whole.kind != possible {
+			return whole
+		}
+		if whole.value == 0 {
+			return outcome{kind: waiting, shown: true, reason: e.profile.families[src.over[0].family].name + " says 0: not known yet"}
+		}
+		factor /= whole.value
+	}
+	o.value *= factor
+	o.hottest *= factor
 	if src.invert {
 		o.value = truth(o.value == 0)
 	}
+	return e.fit(src, f, o)
+}
+
+// fit judges a value by the range of its field.
+func (e *evaluation) fit(src *source, f telemetry.Field, o outcome) outcome {
 	switch f.Kind() {
 	case telemetry.Bool:
 		o.value = truth(o.value != 0)
@@ -196,20 +416,36 @@ func (e *evaluation) outcome(src *source, f telemetry.Field) outcome {
 			return invalid("value %v: want seconds since the Unix epoch", o.value)
 		}
 	default:
+		o.value, _ = shapeOf(f).accept(o.value)
+		o.hottest, _ = shapeOf(f).accept(o.hottest)
 		if !f.Possible(o.value) {
 			return invalid("value %v: %s", o.value, shapeOf(f).wanted())
 		}
 		if o.value == 0 && neverZero(f) {
-			return outcome{shown: true, reason: e.profile.names[src.family] + " says 0: not known yet"}
+			return outcome{shown: true, reason: e.profile.families[src.family].name + " says 0: not known yet"}
 		}
 	}
 	return o
 }
 
+// summed adds up what several series say; all must say something.
+func (e *evaluation) summed(list []series) (whole outcome) {
+	whole.kind = possible
+	for i := range list {
+		o := e.combined(&list[i], amount)
+		if o.kind != possible {
+			return o
+		}
+		whole.value += o.value
+	}
+	return whole
+}
+
 // neverZero names the fields of which 0 is not a value: engines show it until
 // they have allocated the cache.
 func neverZero(f telemetry.Field) bool {
-	return f == telemetry.KVCacheCapacity || f == telemetry.KVBlockSize || f == telemetry.MaxConcurrency
+	return f == telemetry.KVCacheCapacity || f == telemetry.KVBlockSize || f == telemetry.MaxConcurrency ||
+		f == telemetry.ContextLimit
 }
 
 // latestTime is the end of the year 9999, beyond which a time has no JSON form.
@@ -228,7 +464,7 @@ func possibleNumber(v float64) bool { return v >= 0 && v <= math.MaxFloat64 }
 type shape uint8
 
 const (
-	count shape = iota
+	amount shape = iota
 	ratio
 	yesOrNo
 )
@@ -240,12 +476,20 @@ func shapeOf(f telemetry.Field) shape {
 	case f.Unit() == "util":
 		return ratio
 	default:
-		return count
+		return amount
 	}
 }
 
+// shapeOf is the shape of the source's series, before they are scaled.
+func (s *source) shapeOf(f telemetry.Field) shape {
+	if sh := shapeOf(f); sh != ratio || s.scale == 1 && len(s.over) == 0 && s.times == nil {
+		return sh
+	}
+	return amount
+}
+
 // overshoot is how far rounding in an engine may push a ratio beyond 1.
-const overshoot = 1e-6
+const overshoot = 1e-3
 
 // accept is v as a value of this shape, and whether it can be one.
 func (sh shape) accept(v float64) (float64, bool) {
@@ -260,165 +504,4 @@ func (sh shape) wanted() string {
 		return "want 0 to 1"
 	}
 	return "want a finite number of at least 0"
-}
-
-// weighted is the value of one rank.
-type weighted struct{ value, weight float64 }
-
-// combined makes one value of a source's series.
-func (e *evaluation) combined(src *source, sh shape) outcome {
-	family := &e.families[src.family]
-	name := e.profile.names[src.family]
-	if family.problem != "" {
-		return invalid("%s: %s", name, family.problem)
-	}
-	e.values = e.values[:0]
-	lacks, none, others := false, false, false
-	for i := range e.samples {
-		s := &e.samples[i]
-		if s.family != src.family || !s.matches(src.where) {
-			continue
-		}
-		if model := s.labels.Get(e.profile.model); model != "" {
-			if e.ambiguous != "" {
-				return invalid("%s", e.ambiguous)
-			}
-			if e.filter && !slices.Contains(e.in.Models, model) {
-				others = true
-				continue
-			}
-		}
-		if s.problem != "" {
-			return invalid("%s: %s", name, s.problem)
-		}
-		v, said, err := s.read(src.label, sh)
-		if err != nil {
-			return invalid("%s: %v", name, err)
-		}
-		if !said {
-			none = true
-			lacks = lacks || !s.labels.Has(src.label)
-			continue
-		}
-		v, ok := sh.accept(v)
-		if !ok {
-			return invalid("%s: value %v: %s", name, v, sh.wanted())
-		}
-		e.values = append(e.values, weighted{v, e.weight(src.weight, s)})
-	}
-	switch {
-	case lacks:
-		return outcome{reason: fmt.Sprintf("%s has no label %s", name, src.label)}
-	case none:
-		return outcome{shown: true, reason: fmt.Sprintf("label %s of %s is None", src.label, name)}
-	case len(e.values) == 0 && others:
-		return outcome{shown: true, reason: name + " has no series for the models that the endpoint serves"}
-	case len(e.values) == 0 && (family.declared || family.count > 0):
-		return outcome{shown: true, reason: name + " has no sample"}
-	case len(e.values) == 0:
-		return outcome{reason: name + " is not on the page"}
-	}
-	return combine(src.combine, e.values, name)
-}
-
-func combine(how combination, values []weighted, name string) outcome {
-	// Sums of floats depend on the order, and the order of lines must not count.
-	slices.SortFunc(values, func(a, b weighted) int {
-		return cmp.Or(cmp.Compare(a.value, b.value), cmp.Compare(a.weight, b.weight))
-	})
-	lowest, hottest := values[0].value, values[len(values)-1].value
-	o := outcome{kind: possible, hottest: hottest}
-	switch how {
-	case sum:
-		for _, v := range values {
-			o.value += v.value
-		}
-	case mean:
-		o.value = average(values)
-	case largest:
-		o.value = hottest
-	default:
-		if lowest != hottest {
-			return invalid("%s: %v on one series and %v on another, want the same on all", name, lowest, hottest)
-		}
-		o.value = hottest
-	}
-	return o
-}
-
-// average weighs by capacity if every rank tells its own, and else by head.
-func average(values []weighted) float64 {
-	var total, weights float64
-	for _, v := range values {
-		total += v.value * v.weight
-		weights += v.weight
-	}
-	if slices.ContainsFunc(values, func(v weighted) bool { return v.weight <= 0 }) || weights > math.MaxFloat64 {
-		total, weights = 0, float64(len(values))
-		for _, v := range values {
-			total += v.value
-		}
-	}
-	// Rounding must not carry a mean beyond the values it is made of.
-	return min(max(total/weights, values[0].value), values[len(values)-1].value)
-}
-
-// weight is what the weight source says of the rank that s is of; 0 if nothing.
-func (e *evaluation) weight(src *source, s *sample) float64 {
-	if src == nil {
-		return 1
-	}
-	for i := range e.samples {
-		w := &e.samples[i]
-		if w.family != src.family || !w.matches(src.where) || !e.sameRank(w, s) {
-			continue
-		}
-		if v, said, err := w.read(src.label, count); said && err == nil && w.problem == "" && possibleNumber(v) {
-			return v
-		}
-		return 0
-	}
-	return 0
-}
-
-func (e *evaluation) sameRank(a, b *sample) bool {
-	for _, label := range e.profile.ranks {
-		if a.labels.Get(label) != b.labels.Get(label) {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *sample) matches(where []labelPair) bool {
-	for _, w := range where {
-		if s.labels.Get(w.name) != w.value {
-			return false
-		}
-	}
-	return true
-}
-
-// read is the sample's value, or what one of its labels says. said is false
-// where the label is absent, empty or Python's None.
-func (s *sample) read(label string, sh shape) (v float64, said bool, err error) {
-	if label == "" {
-		return s.value, true, nil
-	}
-	text := s.labels.Get(label)
-	switch {
-	case text == "" || text == "None":
-		return 0, false, nil
-	case sh == yesOrNo && strings.EqualFold(text, "true"):
-		return 1, true, nil
-	case sh == yesOrNo && strings.EqualFold(text, "false"):
-		return 0, true, nil
-	case sh == yesOrNo:
-		return 0, false, fmt.Errorf("label %s is %.32q, want True or False", label, text)
-	}
-	v, err = strconv.ParseFloat(text, 64)
-	if err != nil {
-		return 0, false, fmt.Errorf("label %s is %.32q, want a number or None", label, text)
-	}
-	return v, true, nil
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,11 +18,7 @@ const second = telemetry.Instant(time.Second)
 
 func vllm(t testing.TB) *Profile {
 	t.Helper()
-	set, err := Defaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return set.Profile("vllm")
+	return defaults(t).Profile("vllm")
 }
 
 func load(t testing.TB, name string) []byte {
@@ -67,127 +62,6 @@ func say(f telemetry.Field, r *telemetry.Reading) string {
 	return v
 }
 
-// onPages is what a person reads on each page.
-var onPages = []struct {
-	page string
-	want map[string]string
-}{
-	{"vllm.prom", map[string]string{
-		"queueDepth":         "12",
-		"activeRequests":     "37",
-		"kvCacheUtilization": "0.6412 max 0.6412",
-		"kvCacheCapacity":    "439360",
-		"kvBlockSize":        "16",
-		"prefixCacheEnabled": "true",
-		"maxConcurrency":     "13.408203125 at 0.5: counts requests of the full context length, not max_num_seqs",
-		"sleeping":           "false",
-		"processStart":       "1788184120",
-	}},
-	{"vllm-idle.prom", map[string]string{
-		"queueDepth":         "0",
-		"activeRequests":     "0",
-		"kvCacheUtilization": "0 max 0",
-		"kvCacheCapacity":    "439360",
-		"kvBlockSize":        "16",
-		"prefixCacheEnabled": "true",
-		"maxConcurrency":     "13.408203125 at 0.5: counts requests of the full context length, not max_num_seqs",
-		"sleeping":           "false",
-		"processStart":       "1788184120",
-	}},
-	{"vllm-dp2.prom", map[string]string{
-		"queueDepth":         "15",
-		"activeRequests":     "66",
-		"kvCacheUtilization": "0.56435 max 0.6412",
-		"kvCacheCapacity":    "878720",
-		"kvBlockSize":        "16",
-		"prefixCacheEnabled": "true",
-		"maxConcurrency":     "26.81640625 at 0.5: counts requests of the full context length, not max_num_seqs",
-		"sleeping":           "false",
-		"processStart":       "unknown, missing: process_start_time_seconds is not on the page",
-	}},
-	{"vllm-transitional.prom", map[string]string{
-		"queueDepth":         "12",
-		"activeRequests":     "37",
-		"kvCacheUtilization": "0.6412 max 0.6412",
-		"kvCacheCapacity":    "439360 at 0.8: computed from block_size, which is too small for hybrid models",
-		"kvBlockSize":        "16",
-		"prefixCacheEnabled": "true",
-		"maxConcurrency":     "unsupported, missing: vllm:cache_config_info has no label kv_cache_max_concurrency",
-		"sleeping":           "unsupported, missing: vllm:engine_sleep_state is not on the page",
-		"processStart":       "1788184120",
-	}},
-	{"vllm-old.prom", map[string]string{
-		"queueDepth":         "12",
-		"activeRequests":     "37",
-		"kvCacheUtilization": "0.6412 max 0.6412",
-		"kvCacheCapacity":    "supported, missing: vllm:cache_config_info has no label kv_cache_size_tokens; label num_gpu_blocks of vllm:cache_config_info is None",
-		"kvBlockSize":        "16",
-		"prefixCacheEnabled": "true",
-		"maxConcurrency":     "unsupported, missing: vllm:cache_config_info has no label kv_cache_max_concurrency",
-		"sleeping":           "unsupported, missing: vllm:engine_sleep_state is not on the page",
-		"processStart":       "1788184120",
-	}},
-	{"real-vllm-0.32.0-loaded.prom", map[string]string{
-		"queueDepth":         "8",
-		"activeRequests":     "4",
-		"kvCacheUtilization": "0.20512820512820518 max 0.20512820512820518",
-		"kvCacheCapacity":    "5120",
-		"kvBlockSize":        "128",
-		"prefixCacheEnabled": "true",
-		"maxConcurrency":     "2.5 at 0.5: counts requests of the full context length, not max_num_seqs",
-		"sleeping":           "false",
-		"processStart":       "1795972493.24",
-	}},
-	{"real-vllm-0.32.0-dp2-idle.prom", map[string]string{
-		"queueDepth":         "supported, missing: vllm:num_requests_waiting has no sample",
-		"activeRequests":     "supported, missing: vllm:num_requests_running has no sample",
-		"kvCacheUtilization": "supported, missing: vllm:kv_cache_usage_perc has no sample; vllm:gpu_cache_usage_perc is not on the page",
-		"kvCacheCapacity":    "7680",
-		"kvBlockSize":        "128",
-		"prefixCacheEnabled": "true",
-		"maxConcurrency":     "3.75 at 0.5: counts requests of the full context length, not max_num_seqs",
-		"sleeping":           "false",
-		"processStart":       "unknown, missing: process_start_time_seconds is not on the page",
-	}},
-	{"real-vllm-0.9.1-loaded.prom", map[string]string{
-		"queueDepth":         "3",
-		"activeRequests":     "4",
-		"kvCacheUtilization": "0.0013427734375 max 0.0013427734375",
-		"kvCacheCapacity":    "1048576 at 0.8: computed from block_size, which is too small for hybrid models",
-		"kvBlockSize":        "128",
-		"prefixCacheEnabled": "true",
-		"maxConcurrency":     "unsupported, missing: vllm:cache_config_info has no label kv_cache_max_concurrency",
-		"sleeping":           "unsupported, missing: vllm:engine_sleep_state is not on the page",
-		"processStart":       "1795974045.94",
-	}},
-}
-
-// neverOnThePage is what holds for every vLLM page.
-var neverOnThePage = map[string]string{
-	"gpuUtilization": "unsupported, missing: not exported by vLLM",
-	"memoryPressure": "unsupported, missing: device memory is not exported by vLLM",
-	"power":          "unsupported, missing: not exported by vLLM",
-	"energyPerToken": "unsupported, missing: not exported by vLLM",
-	"ttft":           "unknown, missing: not read",
-	"health":         "unknown, missing: not read",
-	"servedModels":   "unknown, missing: not read",
-	"contextLimit":   "unknown, missing: not read",
-	"engineVersion":  "unknown, missing: not read",
-}
-
-func TestEachPageGivesWhatAPersonReadsOnIt(t *testing.T) {
-	for _, c := range onPages {
-		t.Run(c.page, func(t *testing.T) {
-			s := mustRead(t, string(load(t, c.page)))
-			checkReadings(t, s, c.want)
-			checkReadings(t, s, neverOnThePage)
-			if s.Engine != "vllm" || !strings.HasPrefix(s.Profile, "vllm@sha256:") || s.ScrapedAt != 100*second {
-				t.Errorf("engine %q, profile %q, scraped at %v", s.Engine, s.Profile, s.ScrapedAt)
-			}
-		})
-	}
-}
-
 func checkReadings(t *testing.T, s *telemetry.Snapshot, want map[string]string) {
 	t.Helper()
 	for name, words := range want {
@@ -201,47 +75,62 @@ func checkReadings(t *testing.T, s *telemetry.Snapshot, want map[string]string) 
 	}
 }
 
-func TestTheFormOfAPageDoesNotChangeItsReadings(t *testing.T) {
+// TestMoreFormsOfAPage adds to the forms that every page is read in against its
+// expectation.
+func TestMoreFormsOfAPage(t *testing.T) {
 	forms := map[string]func(string) string{
-		"lines shuffled": func(page string) string {
-			lines := strings.SplitAfter(page, "\n")
-			if lines[len(lines)-1] == "" {
-				lines = lines[:len(lines)-1]
-			}
-			rand.New(rand.NewPCG(1, 2)).Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
-			return strings.Join(lines, "")
-		},
-		"CRLF":             func(page string) string { return strings.ReplaceAll(page, "\n", "\r\n") },
-		"no final newline": func(page string) string { return strings.TrimRight(page, "\n") },
-		"colons replaced":  func(page string) string { return strings.ReplaceAll(page, "vllm:", "vllm_") },
-		"colons replaced on samples alone": func(page string) string {
-			return strings.ReplaceAll(page, "\nvllm:", "\nvllm_")
-		},
-		"without HELP": func(page string) string {
-			lines := strings.SplitAfter(page, "\n")
-			return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "# HELP") }), "")
-		},
-		"page joined with itself": func(page string) string { return page + page },
-		"unknown families added": func(page string) string {
-			return "other_engine:num_requests_waiting 900\n" + page +
-				"vllm:num_requests_waiting_by_reason{engine=\"7\"} 77\nvllm:num_requests_waiting_created 1.7e9\nfwd_occupancy NaN\nbroken{ 1\nx -nan\n"
-		},
+		"page joined with itself": func(page string) string { return strings.TrimRight(page, "\n") + "\n" + page },
 		"lines indented, tabs": func(page string) string {
 			return strings.ReplaceAll(strings.ReplaceAll(page, "\nvllm:num", "\n \tvllm:num"), "} ", "}\t")
 		},
+		"types of a proxy": func(page string) string {
+			return strings.NewReplacer(" gauge\n", " untyped\n", " counter\n", " unknown\n").Replace(page)
+		},
+		"timestamps": func(page string) string {
+			all := lines(page)
+			for i, line := range all {
+				if !isComment(line) {
+					all[i] = strings.TrimRight(line, "\n") + " 1788184120000\n"
+				}
+			}
+			return strings.Join(all, "")
+		},
 	}
+	pages, err := filepath.Glob("testdata/*.prom")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	set := defaults(t)
 	for name, form := range forms {
 		t.Run(name, func(t *testing.T) {
-			for _, c := range onPages {
-				checkReadings(t, mustRead(t, form(string(load(t, c.page)))), c.want)
+			for _, path := range pages {
+				page := string(load(t, filepath.Base(path)))
+				p, err := set.Detect([]byte(page))
+				if err != nil {
+					continue // an exporter's
+				}
+				read := func(page string) string {
+					s, err := p.Read([]byte(page), Input{At: laterThanEveryPage})
+					if err != nil {
+						t.Fatalf("%s: %v", path, err)
+					}
+					return sayAll(s)
+				}
+				if got, want := read(form(page)), read(page); got != want {
+					t.Errorf("%s\n got  %s\n want %s", path, got, want)
+				}
 			}
 		})
 	}
 }
 
-func TestAnUntypedPageOfAProxyIsRead(t *testing.T) {
-	page := strings.ReplaceAll(string(load(t, "vllm.prom")), " gauge\n", " untyped\n")
-	checkReadings(t, mustRead(t, page), onPages[0].want)
+// sayAll puts every reading in a line of its own.
+func sayAll(s *telemetry.Snapshot) string {
+	var all strings.Builder
+	for f := range telemetry.NumFields {
+		fmt.Fprintf(&all, "%s %s\n", f, say(f, &s.Readings[f]))
+	}
+	return all.String()
 }
 
 // minimal is a page with one value for each load field.
@@ -256,18 +145,22 @@ func TestABadValueSpoilsItsFieldAlone(t *testing.T) {
 	const usage = `vllm:kv_cache_usage_perc{engine="0",model_name="m"} `
 	cases := []struct{ name, old, now, field, want string }{
 		{"NaN", waiting + "2", waiting + "NaN", "queueDepth", "value NaN"},
-		{"signed nan", waiting + "2", waiting + "-nan", "queueDepth", "not a number"},
-		{"plus nan", waiting + "2", waiting + "+NaN", "queueDepth", "not a number"},
+		{"signed nan", waiting + "2", waiting + "-nan", "queueDepth", "value NaN"},
+		{"plus nan", waiting + "2", waiting + "+NaN", "queueDepth", "value NaN"},
 		{"plus infinity", waiting + "2", waiting + "+Inf", "queueDepth", "value +Inf"},
 		{"minus infinity", waiting + "2", waiting + "-Inf", "queueDepth", "value -Inf"},
 		{"negative", waiting + "2", waiting + "-5", "queueDepth", "value -5"},
-		{"beyond floats", waiting + "2", waiting + "1e999", "queueDepth", "does not parse"},
+		{"beyond floats", waiting + "2", waiting + "1e999", "queueDepth", "value +Inf"},
 		{"a word", waiting + "2", waiting + "none", "queueDepth", "does not parse"},
 		{"no value", waiting + "2", waiting, "queueDepth", "does not parse"},
 		{"an open label", waiting + "2", `vllm:num_requests_waiting{engine="0,model_name=x} 2`, "queueDepth", "does not parse"},
 		{"a label twice", waiting + "2", `vllm:num_requests_waiting{engine="0",engine="1"} 2`, "queueDepth", "given twice"},
 		{"percent", usage + "0.25", usage + "87.5", "kvCacheUtilization", "want 0 to 1"},
-		{"a little above one", usage + "0.25", usage + "1.0001", "kvCacheUtilization", "want 0 to 1"},
+		{"a hexadecimal number", waiting + "2", waiting + "0x2", "queueDepth", "does not parse"},
+		{"digits with underscores", waiting + "2", waiting + "1_000", "queueDepth", "does not parse"},
+		{"a word after the value", waiting + "2", waiting + "2 x", "queueDepth", "does not parse"},
+		{"more than a value and a time", waiting + "2", waiting + "2 1700000000000 3", "queueDepth", "does not parse"},
+		{"more than rounding above one", usage + "0.25", usage + "1.002", "kvCacheUtilization", "want 0 to 1"},
 		{"a little below zero", usage + "0.25", usage + "-0.01", "kvCacheUtilization", "want 0 to 1"},
 		{"two values of one series", waiting + "2", waiting + "2\n" + waiting + "9", "queueDepth", "duplicate"},
 		{"sum beyond floats", waiting + "2", waiting + "1.7e308\n" + `vllm:num_requests_waiting{engine="1"} 1.7e308`, "queueDepth", "value +Inf"},
@@ -324,8 +217,9 @@ func TestABadLineGivesTheSameReadingsWhereverItStands(t *testing.T) {
 }
 
 func TestRoundingAboveOneIsOne(t *testing.T) {
-	s := mustRead(t, "vllm:kv_cache_usage_perc 1.0000005\n")
-	checkReadings(t, s, map[string]string{"kvCacheUtilization": "1 max 1"})
+	for _, v := range []string{"1.0000005", "1.0001", "1.001"} {
+		checkReadings(t, mustRead(t, "vllm:kv_cache_usage_perc "+v+"\n"), map[string]string{"kvCacheUtilization": "1 max 1"})
+	}
 }
 
 func TestRanksOfAReplica(t *testing.T) {
@@ -438,8 +332,12 @@ func TestPagesThatAreRefusedAsAWhole(t *testing.T) {
 		{"JSON object", "\n {\"a\":1}", ErrNotText},
 		{"HTML", "<!DOCTYPE html><html>", ErrNotText},
 		{"gzip", "\x1f\x8b\x08\x00", ErrNotText},
-		{"empty", "", ErrNoEngineFamilies},
-		{"blank", "\n\n", ErrNoEngineFamilies},
+		{"empty", "", ErrEmpty},
+		{"blank", "\n\n", ErrEmpty},
+		{"blank lines of Windows", "\r\n\r\n", ErrEmpty},
+		{"a mark of OpenMetrics alone", "# EOF\n", ErrNoEngineFamilies},
+		{"the page of another engine", "sglang:num_running_reqs 1\n", ErrNoEngineFamilies},
+		{"the pages of several workers in one", minimal + `vllm:num_requests_swapped{worker_addr="10.0.0.1:8000"} 0` + "\n" + `vllm:num_requests_running{worker_addr="10.0.0.1:8000"} 0` + "\n", ErrJoined},
 		{"only the client library's families", "python_info 1\nprocess_start_time_seconds 1.7e9\n", ErrNoEngineFamilies},
 		{"a prefix without a name", "vllm: 3\n", ErrNoEngineFamilies},
 		{"a text", "404 page not found", ErrTruncated},
@@ -464,7 +362,7 @@ func TestAFamilyWithTooMuchOnItIsInvalid(t *testing.T) {
 		fmt.Fprintf(&many, "vllm:num_requests_waiting{engine=\"%d\"} 1\n", i)
 	}
 	checkReadings(t, mustRead(t, many.String()+"vllm:num_requests_running 3\n"), map[string]string{
-		"queueDepth":     "supported, invalid: vllm:num_requests_waiting: more than 512 series",
+		"queueDepth":     "supported, invalid: vllm:num_requests_waiting: more than 4096 series",
 		"activeRequests": "3",
 	})
 	huge := `vllm:cache_config_info{hf_config="` + strings.Repeat("x", maxLine) + `",block_size="16"} 1` + "\n"
@@ -507,14 +405,158 @@ func TestAReadingSaysWhereItIsFromAndHowLongItLives(t *testing.T) {
 	}
 }
 
-func TestOnePageNeedsAtMostThirtyAllocations(t *testing.T) {
-	p, page := vllm(t), load(t, "vllm.prom")
-	got := testing.AllocsPerRun(50, func() {
-		if _, err := p.Read(page, Input{At: 1}); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if got > 30 && !raceEnabled {
-		t.Errorf("%v allocations", got)
+// rulesProfile has one field for each way in which series become a value.
+const rulesProfile = `apiVersion: berth.dev/v1alpha1
+kind: EngineProfile
+name: rules
+detect: {prefixes: ["r:"]}
+pages: [{path: /metrics, format: prometheus}]
+labels: {model: model, placeholders: [none], ranks: [rank], lowest: [tp, ep], drop: [pid]}
+valid: {metric: "r:ready", because: not ready}
+fields:
+  queueDepth:
+    unit: requests
+    sources:
+    - {metric: "r:waiting", where: {kind: a, priority: ""}, combine: sum, plus: [{metric: "r:held", combine: sum}, {metric: "r:kept", combine: max}]}
+    - {metric: "r:waiting", where: {kind: "*"}, combine: max, quality: 0.5, because: a guess}
+    off:
+    - {metric: "r:info", label: stats, is: "off", because: statistics are off}
+    - {metric: "r:done_total", above: 5, because: no queue is shown}
+  kvCacheUtilization:
+    unit: util
+    sources: [{metric: "r:kv", combine: mean, weight: {metric: "r:blocks"}}]
+  kvCacheCapacity:
+    unit: tokens
+    absent: unsupported
+    sources: [{metric: "r:blocks", combine: sum, times: {metric: "r:block"}, scale: 0.5}]
+  memoryPressure:
+    unit: util
+    sources: [{metric: "r:used", combine: sum, over: [{metric: "r:used", combine: sum}, {metric: "r:free", combine: sum}]}]
+  sleeping:
+    sources: [{metric: "r:state", where: {state: awake}, combine: max, invert: true}]
+  adaptersMax:
+    unit: count
+    sources: [{metric: "r:lora", label: most, combine: newest}]
+  adaptersWaiting:
+    sources: [{metric: "r:lora", label: waiting, combine: newest, differs: running}]
+  engineVersion:
+    sources: [{metric: "r:info", label: version}]
+  power:
+    unit: W
+    sources: [{metric: "r:watts", where: {model: gpu}, combine: sum}]
+  processStart:
+    unit: time
+    sources: [{metric: "r:start"}]
+`
+
+func TestTheRulesOfTheProfileLanguage(t *testing.T) {
+	p := parse(t, rulesProfile)
+	cases := []struct {
+		name, page, field, want string
+		models                  []string
+	}{
+		// where, plus, off.
+		{name: "only the series with a label's value", page: `r:waiting{kind="a"} 3|r:waiting{kind="b"} 50`, field: "queueDepth", want: "3"},
+		{name: "only the series without a label", page: `r:waiting{kind="a"} 3|r:waiting{kind="a",priority="1"} 50|r:waiting{kind="a",priority=""} 50`, field: "queueDepth",
+			want: "53"},
+		{name: "any value of a label, by another source", page: `r:waiting{kind="b"} 3|r:waiting{kind="c"} 4|r:waiting 9`, field: "queueDepth", want: "4 at 0.5: a guess"},
+		{name: "no source fits", page: "r:waiting 9", field: "queueDepth", want: "unknown, missing: r:waiting has no series where kind=a without priority; r:waiting has no series with kind"},
+		{name: "what is added is added if it is there", page: `r:waiting{kind="a"} 3|r:held{x="1"} 2|r:held{x="2"} 1|r:kept{x="1"} 4|r:kept{x="2"} 5`, field: "queueDepth", want: "11"},
+		{name: "what is added alone is no value", page: "r:held 2", field: "queueDepth", want: "unknown, missing: r:waiting is not on the page"},
+		{name: "what is added and wrong spoils the sum", page: `r:waiting{kind="a"} 3|r:held -2`, field: "queueDepth", want: "supported, invalid: r:held: value -2: want a finite number of at least 0"},
+		{name: "off by a label", page: `r:info{stats="off"} 1`, field: "queueDepth", want: "disabled, missing: statistics are off"},
+		{name: "not off by another word", page: `r:info{stats="on"} 1`, field: "queueDepth", want: "unknown, missing: r:waiting is not on the page"},
+		{name: "off by what was counted", page: `r:done_total{x="1"} 3|r:done_total{x="2"} 3`, field: "queueDepth", want: "disabled, missing: no queue is shown"},
+		{name: "not off by too little", page: "r:done_total 5", field: "queueDepth", want: "unknown, missing: r:waiting is not on the page"},
+		{name: "not off by what makes no sense", page: "r:done_total 9|r:done_total 8", field: "queueDepth", want: "unknown, missing: r:waiting is not on the page"},
+		{name: "not off where there is a value", page: `r:waiting{kind="a"} 0|r:info{stats="off"} 1`, field: "queueDepth", want: "0"},
+
+		// mean and weight.
+		{name: "a mean by weight", page: `r:kv{rank="0"} 0.8|r:kv{rank="1"} 0.2|r:blocks{rank="0"} 30|r:blocks{rank="1"} 10`, field: "kvCacheUtilization", want: "0.65 max 0.8"},
+		{name: "a mean without weights", page: `r:kv{rank="0"} 0.75|r:kv{rank="1"} 0.25`, field: "kvCacheUtilization", want: "0.5 max 0.75"},
+		{name: "a mean by weights that are 0", page: `r:kv{rank="0"} 0.75|r:kv{rank="1"} 0.25|r:blocks{rank="0"} 0|r:blocks{rank="1"} 0`, field: "kvCacheUtilization", want: "0.5 max 0.75"},
+		{name: "a weight that is wrong", page: `r:kv{rank="0"} 0.75|r:kv{rank="1"} 0.25|r:blocks{rank="0"} NaN|r:blocks{rank="1"} 10`, field: "kvCacheUtilization", want: "0.5 max 0.75"},
+		{name: "weights of the model that is served, the other's first", models: []string{"b"}, field: "kvCacheUtilization", want: "0.65 max 0.8",
+			page: `r:blocks{model="a",rank="0"} 10|r:blocks{model="a",rank="1"} 30|r:kv{model="b",rank="0"} 0.8|r:kv{model="b",rank="1"} 0.2|r:blocks{model="b",rank="0"} 30|r:blocks{model="b",rank="1"} 10`},
+
+		// times, over, scale.
+		{name: "a product", page: `r:blocks{rank="0"} 30|r:blocks{rank="1"} 10|r:block{rank="0"} 16|r:block{rank="1"} 16`, field: "kvCacheCapacity", want: "320"},
+		{name: "factors that differ", page: `r:blocks 30|r:block{rank="0"} 16|r:block{rank="1"} 32`, field: "kvCacheCapacity", want: "supported, invalid: r:block: 16 on one series and 32 on another, want the same on all"},
+		{name: "no factor", page: "r:blocks 30", field: "kvCacheCapacity", want: "unsupported, missing: r:block is not on the page"},
+		{name: "a product of 0", page: "r:blocks 0|r:block 16", field: "kvCacheCapacity", want: "supported, missing: r:blocks says 0: not known yet"},
+		{name: "a share", page: `r:used{x="1"} 20|r:used{x="2"} 10|r:free{x="1"} 60|r:free{x="2"} 30`, field: "memoryPressure", want: "0.25"},
+		{name: "a share of 0", page: "r:used 0|r:free 0", field: "memoryPressure", want: "supported, missing: r:used says 0: not known yet"},
+		{name: "a share of what is not there", page: "r:used 20", field: "memoryPressure", want: "unknown, missing: r:free is not on the page"},
+
+		// yes or no.
+		{name: "asleep only where none is awake", page: `r:state{state="awake",rank="0"} 0|r:state{state="awake",rank="1"} 1|r:state{state="off",rank="0"} 1`, field: "sleeping", want: "false"},
+		{name: "asleep", page: `r:state{state="awake",rank="0"} 0|r:state{state="awake",rank="1"} 0`, field: "sleeping", want: "true"},
+		{name: "another state says nothing", page: `r:state{state="off"} 1`, field: "sleeping", want: "unknown, missing: r:state has no series where state=awake"},
+
+		// newest, differs, texts.
+		{name: "the newest series", page: `r:lora{most="4"} 100|r:lora{most="8"} 200`, field: "adaptersMax", want: "8"},
+		{name: "the newest series, first on the page", page: `r:lora{most="8"} 200|r:lora{most="4"} 100`, field: "adaptersMax", want: "8"},
+		{name: "a newest that is no time", page: `r:lora{most="8"} 3e9`, field: "adaptersMax",
+			want: "unsupported, missing: r:lora: 3e+09 is no time: several processes add up there, and the largest is not the newest"},
+		{name: "a newest that is wrong", page: `r:lora{most="8"} -1|r:lora{most="4"} 3`, field: "adaptersMax", want: "supported, invalid: r:lora: value -1: want a time"},
+		{name: "names", page: `r:lora{waiting="b, a,,b",running="c"} 1`, field: "adaptersWaiting", want: "names a,b"},
+		{name: "no names", page: `r:lora{waiting="",running="c"} 1`, field: "adaptersWaiting", want: "unknown, missing: r:lora has no label waiting"},
+		{name: "names that are those of another label", page: `r:lora{waiting="a",running="a"} 1`, field: "adaptersWaiting",
+			want: "unsupported, missing: label waiting of r:lora says the same as running: it does not tell them apart"},
+		{name: "a name that does not print", page: "r:lora{waiting=\"a\u0085\"} 1", field: "adaptersWaiting", want: "supported, invalid: a name in label waiting of r:lora has characters that do not print"},
+		{name: "a text", page: `r:info{version="1.2",rank="0"} 1|r:info{version="1.2",rank="1"} 1`, field: "engineVersion", want: "text 1.2"},
+		{name: "texts that differ", page: `r:info{version="1.2",rank="0"} 1|r:info{version="1.3",rank="1"} 1`, field: "engineVersion", want: "supported, invalid: label version of r:info differs between series"},
+		{name: "no text", page: "r:info 1", field: "engineVersion", want: "unknown, missing: r:info has no label version"},
+
+		// drop and lowest.
+		{name: "of processes the largest", page: `r:blocks{pid="1"} 30|r:blocks{pid="2"} 40|r:block 1`, field: "kvCacheCapacity", want: "20"},
+		{name: "a process with a bad value, last", page: `r:kv{pid="1"} 0.5|r:kv{pid="2"} +Inf`, field: "kvCacheUtilization", want: "invalid"},
+		{name: "a process with a bad value, first", page: `r:kv{pid="2"} +Inf|r:kv{pid="1"} 0.5`, field: "kvCacheUtilization", want: "invalid"},
+		{name: "a process with no number", page: `r:kv{pid="2"} NaN|r:kv{pid="1"} 0.5`, field: "kvCacheUtilization", want: "invalid"},
+		{name: "the lowest rank", page: `r:waiting{kind="a",tp="1"} 9|r:waiting{kind="a",tp="0"} 3`, field: "queueDepth", want: "3"},
+		{name: "the lowest rank by the first label, then by the next", page: `r:waiting{kind="a",tp="1",ep="0"} 9|r:waiting{kind="a",tp="0",ep="2"} 8|r:waiting{kind="a",tp="0",ep="1"} 3`, field: "queueDepth", want: "3"},
+		{name: "ranks are numbers", page: `r:waiting{kind="a",tp="10"} 9|r:waiting{kind="a",tp="2"} 3`, field: "queueDepth", want: "3"},
+		{name: "a rank that is no number comes last", page: `r:waiting{kind="a",tp="x"} 9|r:waiting{kind="a",tp="2"} 3`, field: "queueDepth", want: "3"},
+		{name: "the lowest rank within each rank that is summed", page: `r:waiting{kind="a",rank="0",tp="0"} 1|r:waiting{kind="a",rank="0",tp="1"} 1|r:waiting{kind="a",rank="1",tp="2"} 4|r:waiting{kind="a",rank="1",tp="3"} 4`, field: "queueDepth", want: "5"},
+		{name: "the largest process of the lowest rank", page: `r:waiting{kind="a",tp="0",pid="1"} 1|r:waiting{kind="a",tp="1",pid="2"} 9|r:waiting{kind="a",tp="0",pid="3"} 2`, field: "queueDepth", want: "2"},
+
+		// Models.
+		{name: "a placeholder names no model", page: `r:waiting{kind="a",model="none"} 3|r:held{model="m"} 1`, field: "queueDepth", want: "4"},
+		{name: "a family whose source names the model is not asked which", page: `r:watts{model="gpu"} 300|r:watts{model="cpu"} 50|r:waiting{kind="a",model="m"} 3`, field: "queueDepth", want: "3"},
+		{name: "and gives its value", page: `r:watts{model="gpu"} 300|r:watts{model="cpu"} 50|r:waiting{kind="a",model="m"} 3`, field: "power", want: "300"},
+
+		// valid.
+		{name: "a page that is valid by its own word", page: `r:ready 1|r:waiting{kind="a"} 0`, field: "queueDepth", want: "0"},
+		{name: "a page that is not", page: `r:ready 0|r:waiting{kind="a"} 0`, field: "queueDepth", want: "unknown, missing: not ready"},
+		{name: "a page whose word makes no sense", page: `r:ready NaN|r:waiting{kind="a"} 0`, field: "queueDepth", want: "unknown, missing: not ready"},
+		{name: "a page that does not say", page: `r:waiting{kind="a"} 0`, field: "queueDepth", want: "0"},
+		{name: "its process has started all the same", page: "r:ready 0|r:start 1.7e9", field: "processStart", want: "1700000000"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			page := strings.ReplaceAll(c.page, "|", "\n") + "\n"
+			s, err := p.Read([]byte(page), Input{At: 1800000000 * second, Models: c.models})
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkPossible(t, s)
+			f, ok := telemetry.ParseField(c.field)
+			if !ok {
+				t.Fatalf("%s is not a field", c.field)
+			}
+			r := &s.Readings[f]
+			got := say(f, r)
+			switch {
+			case c.want == "invalid":
+				got = r.Recorded.String()
+			case r.Recorded == telemetry.Fresh && f.Kind() == telemetry.Names:
+				got = "names " + strings.Join(r.Detail.Names, ",")
+			case r.Recorded == telemetry.Fresh && f.Kind() == telemetry.Text:
+				got = "text " + r.Detail.Text
+			}
+			if got != c.want {
+				t.Errorf("%s\n got  %s\n want %s", c.field, got, c.want)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 	"unicode"
@@ -12,28 +13,51 @@ import (
 )
 
 // ReadSlow turns a page other than the metrics page into readings and returns
-// onto with these readings in it; onto itself stays as it is. lease is as in
-// Extend.
+// onto with these readings in it; onto itself stays as it is. status is the HTTP
+// status that page came with. lease is as in Extend.
 //
-// An error says that the page is not what its format promises; it tells nothing
-// then. page is not kept.
-func (p *Profile) ReadSlow(from Page, page []byte, at telemetry.Instant, lease time.Duration, onto *telemetry.Snapshot) (*telemetry.Snapshot, error) {
+// A page that is not there says that the replica has no such fields. An error
+// says that the answer is not what the format promises; it tells nothing then.
+// page is not kept.
+func (p *Profile) ReadSlow(from Page, status int, page []byte, at telemetry.Instant, lease time.Duration, onto *telemetry.Snapshot) (*telemetry.Snapshot, error) {
 	s := *onto
 	set := func(f telemetry.Field, metric string, r telemetry.Reading) {
-		if r.Detail == nil {
-			r.Detail = &telemetry.Detail{}
+		own := telemetry.Detail{}
+		if r.Detail != nil {
+			own = *r.Detail
 		}
-		r.Detail.Source = &telemetry.Source{Path: from.Path, Metric: metric}
-		r.Support = telemetry.Supported
+		own.Source = &telemetry.Source{Path: from.Path, Metric: metric}
+		r.Detail = &own
 		if r.Recorded != telemetry.Missing {
 			r.ObservedAt = at
 		}
 		if r.Recorded == telemetry.Fresh {
 			r.ExpiresAt = at.Add(max(p.ttl[f], lease))
 			r.Provenance = telemetry.Measured
-			r.Quality = 1
+			if r.Quality == 0 {
+				r.Quality = 1
+			}
 		}
 		s.Readings[f] = r
+	}
+	switch {
+	case status == http.StatusNotFound:
+		for _, f := range from.fields {
+			set(f, "", telemetry.Reading{Support: telemetry.Unsupported, Detail: reasons("the replica has no page " + from.Path)})
+		}
+		return &s, nil
+	case from.Format == Status:
+		r := telemetry.Reading{Support: telemetry.Supported, Recorded: telemetry.Fresh, Value: 1}
+		switch {
+		case slices.Contains(from.no, status):
+			r.Value = 0
+		case status != http.StatusOK:
+			return nil, fmt.Errorf("%s: status %d says neither yes nor no", from.Path, status)
+		}
+		set(from.fields[0], "status", r)
+		return &s, nil
+	case status != http.StatusOK:
+		return nil, fmt.Errorf("%s: status %d", from.Path, status)
 	}
 	switch from.Format {
 	case OpenAIModels:
@@ -41,19 +65,51 @@ func (p *Profile) ReadSlow(from Page, page []byte, at telemetry.Instant, lease t
 		if err := decode(page, &list); err != nil {
 			return nil, fmt.Errorf("%s: %w", from.Path, err)
 		}
-		set(telemetry.ServedModels, "data[].id", list.names(false))
-		set(telemetry.AdaptersLoaded, "data[].id", list.names(true))
-		set(telemetry.ContextLimit, "data[].max_model_len", list.contextLimit())
-	case Version:
-		var v struct{ Version any }
-		if err := decode(page, &v); err != nil {
+		for _, f := range from.fields {
+			metric, r := "data[].id", telemetry.Reading{}
+			switch f {
+			case telemetry.ServedModels:
+				r = list.names(false)
+			case telemetry.AdaptersLoaded:
+				r = list.names(true)
+			default:
+				metric, r = "data[].max_model_len", list.contextLimit()
+			}
+			r.Support = telemetry.Supported
+			set(f, metric, r)
+		}
+	case JSON:
+		var root map[string]any
+		if err := decode(page, &root); err != nil {
 			return nil, fmt.Errorf("%s: %w", from.Path, err)
 		}
-		set(telemetry.EngineVersion, "version", version(v.Version))
+		for i := range from.members {
+			m := &from.members[i]
+			set(m.field, m.name, m.read(root))
+		}
 	default:
 		return nil, fmt.Errorf("%s: format %s is not that of a slow page", from.Path, from.Format)
 	}
 	return &s, nil
+}
+
+// Reads are the fields that the page is the only source of. The slice must not
+// be changed.
+func (page *Page) Reads() []telemetry.Field { return page.fields }
+
+// Owners are what the cards of /v1/models say of who serves them.
+func Owners(page []byte) []string {
+	var list modelList
+	if decode(page, &list) != nil {
+		return nil
+	}
+	var owners []string
+	for _, card := range list.Data {
+		if card.OwnedBy != "" && !slices.Contains(owners, card.OwnedBy) {
+			owners = append(owners, card.OwnedBy)
+		}
+	}
+	return owners
 }
 
 func decode(page []byte, into any) error {
@@ -77,6 +133,7 @@ type modelList struct {
 	Data []struct {
 		ID          string `json:"id"`
 		Parent      string `json:"parent"`
+		OwnedBy     string `json:"owned_by"`
 		MaxModelLen any    `json:"max_model_len"`
 	} `json:"data"`
 }
@@ -140,15 +197,4 @@ func (l *modelList) contextLimit() telemetry.Reading {
 		}
 	}
 	return r
-}
-
-func version(v any) telemetry.Reading {
-	text, ok := v.(string)
-	if !ok {
-		return missing("version is not stated")
-	}
-	if reason := unfit(text); reason != "" {
-		return faulty("the version " + reason)
-	}
-	return telemetry.Reading{Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Text: text}}
 }

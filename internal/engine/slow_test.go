@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -43,7 +44,7 @@ func TestTheModelListNamesWhatIsServed(t *testing.T) {
 	page := slowPage(t, p, OpenAIModels)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			s, err := p.ReadSlow(page, []byte(`{"object":"list","data":[`+c.cards+`]}`), 50*second, time.Second, mustRead(t, minimal))
+			s, err := p.ReadSlow(page, 200, []byte(`{"object":"list","data":[`+c.cards+`]}`), 50*second, time.Second, mustRead(t, minimal))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +73,7 @@ func TestTheModelListNamesWhatIsServed(t *testing.T) {
 func TestASlowReadingHasItsOwnTimes(t *testing.T) {
 	p := vllm(t)
 	before := mustRead(t, minimal)
-	s, err := p.ReadSlow(slowPage(t, p, Version), []byte(`{"version":"0.32.0"}`), 50*second, 91*time.Second, before)
+	s, err := p.ReadSlow(slowPage(t, p, JSON), 200, []byte(`{"version":"0.32.0"}`), 50*second, 91*time.Second, before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +89,119 @@ func TestASlowReadingHasItsOwnTimes(t *testing.T) {
 func TestASlowPageThatIsNotJSONIsRefused(t *testing.T) {
 	p := vllm(t)
 	for _, page := range p.SlowPages() {
+		if page.Format == Status {
+			continue
+		}
 		for _, body := range []string{"", "[]", "<html>", "{", `{"data":3,"version":}`, "null"} {
-			if s, err := p.ReadSlow(page, []byte(body), second, 0, mustRead(t, minimal)); err == nil {
-				t.Errorf("%s with %q: read as %v", page.Path, body, s)
+			if s, err := p.ReadSlow(page, 200, []byte(body), second, 0, mustRead(t, minimal)); err == nil || s != nil {
+				t.Errorf("%s with %q: %v and a snapshot %t, want an error alone", page.Path, body, err, s != nil)
 			}
+		}
+	}
+}
+
+func TestTheStatusOfAStatusPageIsTheAnswer(t *testing.T) {
+	set := defaults(t)
+	cases := []struct {
+		engine, path string
+		status       int
+		field, want  string
+	}{
+		{"vllm", "/health", 200, "health", "true"},
+		{"vllm", "/health", 503, "health", "false"},
+		{"vllm", "/health", 404, "health", "unsupported, missing: the replica has no page /health"},
+		{"vllm", "/health", 500, "health", "/health: status 500 says neither yes nor no"},
+		{"vllm", "/health", 401, "health", "/health: status 401 says neither yes nor no"},
+		{"vllm", "/health", 204, "health", "/health: status 204 says neither yes nor no"},
+		{"sglang", "/ready", 503, "ready", "false"},
+		{"triton", "/v2/health/ready", 400, "ready", "false"},
+		{"triton", "/v2/health/live", 200, "health", "true"},
+	}
+	for _, c := range cases {
+		p := set.Profile(c.engine)
+		i := slices.IndexFunc(p.SlowPages(), func(page Page) bool { return page.Path == c.path })
+		if i < 0 {
+			t.Fatalf("%s has no page %s", c.engine, c.path)
+		}
+		f, _ := telemetry.ParseField(c.field)
+		s, err := p.ReadSlow(p.SlowPages()[i], c.status, []byte("any body"), 50*second, time.Second, p.Silent(second))
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = say(f, &s.Readings[f])
+		}
+		if got != c.want {
+			t.Errorf("%s%s, status %d: %s, want %s", c.engine, c.path, c.status, got, c.want)
+		}
+	}
+}
+
+func TestAPageThatIsNotThereTellsThatTheReplicaHasNoSuchFields(t *testing.T) {
+	p := vllm(t)
+	s, err := p.ReadSlow(slowPage(t, p, OpenAIModels), 404, []byte("<html>not found"), second, 0, mustRead(t, minimal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "unsupported, missing: the replica has no page /v1/models"
+	checkReadings(t, s, map[string]string{"servedModels": want, "adaptersLoaded": want, "contextLimit": want, "queueDepth": "2"})
+}
+
+func TestAnErrorPageTellsNothing(t *testing.T) {
+	p := vllm(t)
+	for _, format := range []Format{OpenAIModels, JSON} {
+		page := slowPage(t, p, format)
+		for _, status := range []int{0, 204, 301, 401, 500, 503} {
+			s, err := p.ReadSlow(page, status, []byte(`{"data":[{"id":"m"}],"version":"1"}`), second, 0, mustRead(t, minimal))
+			if want := fmt.Sprintf("%s: status %d", page.Path, status); err == nil || err.Error() != want || s != nil {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		}
+	}
+}
+
+func TestAMetricsPageIsNoSlowPage(t *testing.T) {
+	p := vllm(t)
+	if _, err := p.ReadSlow(p.Metrics(), 200, []byte("{}"), second, 0, mustRead(t, minimal)); err == nil ||
+		err.Error() != "/metrics: format prometheus is not that of a slow page" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAProfileReadsOnlySomeFieldsOfTheModelList(t *testing.T) {
+	p := defaults(t).Profile("atom")
+	s, err := p.ReadSlow(slowPage(t, p, OpenAIModels), 200, []byte(`{"data":[{"id":"m","max_model_len":100}]}`), second, 0, p.Silent(second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Readings[telemetry.ServedModels].Detail.Names; !slices.Equal(got, []string{"m"}) {
+		t.Errorf("servedModels %q", got)
+	}
+	if got := s.Readings[telemetry.ContextLimit].Recorded; got != telemetry.Missing {
+		t.Errorf("contextLimit is %v, and the profile does not read it there", got)
+	}
+}
+
+func TestMoreNamesThanAReplicaMayServeAreInvalid(t *testing.T) {
+	var cards []string
+	for i := range maxNames + 1 {
+		cards = append(cards, fmt.Sprintf(`{"id":"m%d"}`, i))
+	}
+	p := vllm(t)
+	s, err := p.ReadSlow(slowPage(t, p, OpenAIModels), 200, []byte(`{"data":[`+strings.Join(cards, ",")+`]}`), second, 0, mustRead(t, minimal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkReadings(t, s, map[string]string{"servedModels": "supported, invalid: more than 4096 names"})
+}
+
+func TestOwnersAreThoseOfTheCards(t *testing.T) {
+	for body, want := range map[string][]string{
+		`{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}]}`:   {"vllm"},
+		`{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"sglang"}]}`: {"vllm", "sglang"},
+		`{"data":[{"id":"a"},{"id":"b","owned_by":""}]}`:                         nil,
+		`{"data":3}`: nil, `[]`: nil, ``: nil, `{`: nil,
+	} {
+		if got := Owners([]byte(body)); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", body, got, want)
 		}
 	}
 }
@@ -106,7 +216,7 @@ func TestWhatSlowPagesSaidIsCarriedOverUntilTheProcessStartsAnew(t *testing.T) {
 		}
 		return s
 	}
-	first, err := p.ReadSlow(slowPage(t, p, OpenAIModels), []byte(`{"data":[{"id":"m"}]}`), 90*second, 0, read(page("1.7e9"), nil))
+	first, err := p.ReadSlow(slowPage(t, p, OpenAIModels), 200, []byte(`{"data":[{"id":"m"}]}`), 90*second, 0, read(page("1.7e9"), nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,17 +240,4 @@ func TestWhatSlowPagesSaidIsCarriedOverUntilTheProcessStartsAnew(t *testing.T) {
 	if got := read(page("1.7e9"), &other).Readings[telemetry.ServedModels].Recorded; got != telemetry.Missing {
 		t.Errorf("another profile: servedModels is %v", got)
 	}
-}
-
-func FuzzSlowPages(f *testing.F) {
-	f.Add([]byte(`{"data":[{"id":"m","parent":null,"max_model_len":8192}],"version":"0.32.0"}`))
-	f.Add([]byte(`{"data":[{"id":"a","parent":"m"}],"version":7}`))
-	p := vllm(f)
-	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, page := range p.SlowPages() {
-			if s, err := p.ReadSlow(page, body, second, 0, &telemetry.Snapshot{}); err == nil {
-				checkPossible(t, s)
-			}
-		}
-	})
 }

@@ -16,6 +16,8 @@ type Arrivals struct {
 	Served uint64 `json:"served"`
 	// Other counts requests to paths that the engine does not know.
 	Other uint64 `json:"other"`
+	// Drained counts reads of a page that empties when it is read.
+	Drained uint64 `json:"drained"`
 	// Last is the latest of the inference requests.
 	Last *Arrival `json:"last"`
 	// Recent are the latest inference requests, at most 64, the last one last.
@@ -76,6 +78,12 @@ func (a *arrivalBook) other() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.book.Other++
+}
+
+func (a *arrivalBook) drained() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.book.Drained++
 }
 
 // read returns a copy that shares only what never changes.

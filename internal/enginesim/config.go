@@ -20,7 +20,7 @@ const (
 type Config struct {
 	// Name is what x-sim-engine says. Printable ASCII; default "sim".
 	Name string
-	// Models are the names under which the one model is served; the first is the one on the telemetry page. None empty;
+	// Models are the names under which the one model is served; the first is the one on the telemetry page (Triton's names none of them). None empty;
 	// default one, "sim-model".
 	Models []string
 	// Root is what /v1/models calls the model itself. Default: the first of Models.
@@ -39,7 +39,7 @@ type Config struct {
 	Engine enginemodel.Config
 	// Background is the Load that each process starts with.
 	Background Load
-	// Dialect decides what the telemetry looks like. Default VLLM.
+	// Dialect decides what everything but inference looks like. Default VLLM.
 	Dialect Dialect
 	// Clock is the time. Default: the real one.
 	Clock Clock

@@ -1,7 +1,11 @@
 package enginesim
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/internal/enginemodel"
@@ -9,57 +13,226 @@ import (
 
 // Dialect is how one kind of engine shows its state. Implementations keep no state of their own and are safe for concurrent use.
 type Dialect interface {
-	// Version is what /version says.
-	Version() string
-	// HasPage says whether this kind of engine has a telemetry page at a path.
-	HasPage(path string) bool
-	// Page returns the telemetry page at a path for which HasPage is true.
-	Page(path string, s State) Page
+	// Name is the engine's name as configurations spell it.
+	Name() string
+	// Cadence says how the telemetry page follows the engine.
+	Cadence() Cadence
+	// Bounds are those of the histograms that the telemetry page shows.
+	Bounds() Bounds
+	// Pages are all paths that the engine answers to GET.
+	Pages() Pages
 }
 
-// Page is a telemetry page.
+// Dialects returns all dialects of this package.
+func Dialects() []Dialect { return []Dialect{VLLM{}, SGLang{}, ATOM{}, TRTLLM{}, Triton{}} }
+
+// DialectNamed returns the dialect with a name: vllm, sglang, atom, trtllm-serve or triton-tensorrt-llm, for which triton is
+// enough. The error of another name says so.
+func DialectNamed(name string) (Dialect, error) {
+	if name == "triton" {
+		return Triton{}, nil
+	}
+	var allowed []string
+	for _, d := range Dialects() {
+		if d.Name() == name {
+			return d, nil
+		}
+		allowed = append(allowed, d.Name())
+	}
+	return nil, fmt.Errorf("engine: %q: must be %s or triton", name, strings.Join(allowed, ", "))
+}
+
+// Pages are pages by path.
+type Pages map[string]Page
+
+// Page is what an engine answers to GET at one path.
 type Page struct {
+	// Make writes the page.
+	Make func(State) Content
+	// Telemetry: what Faults say of the page is about this one.
+	Telemetry bool
+	// Generates: the engine generates a token first, and looks for one once a second. If none comes in 20 s, by this or any
+	// other request, the answer is 503.
+	Generates bool
+	// Drains: the page shows State.Rows and takes them away.
+	Drains bool
+}
+
+// Content is an answer to GET.
+type Content struct {
+	// Status 0 means 200.
+	Status      int
 	ContentType string
 	Body        []byte
 }
 
 // State is everything that a page can be made from, at one instant.
 type State struct {
-	// Model is the first served name.
-	Model string
+	// Models are the served names, Root is what the model itself is called.
+	Models []string
+	Root   string
 	// MaxModelLen is in tokens.
 	MaxModelLen int
 	Engine      enginemodel.Config
-	Stats       enginemodel.Stats
-	// Started is when the process started, Now when the state was read.
-	Started, Now time.Time
+	// Asleep is Faults.Sleep.
+	Asleep bool
+	// Started is when the process started, Now when the state was read. Counters are of the time since Counting, which is
+	// Started unless they were set to zero later.
+	Started, Counting, Now time.Time
 
-	// Latencies in seconds. TTFT and E2E are measured from arrival; Queue is the time until the first admission; ITL has one
-	// value per token after the first, TPOT their mean for each finished request with two tokens or more. E2E, TPOT and
-	// Queue have values of finished requests only.
-	TTFT, ITL, TPOT, E2E, Queue Histogram
+	// Truth is what is true now, Shown the report that the page shows by the Cadence of the dialect. Looked is when the
+	// page's server last looked for one.
+	Truth, Shown Report
+	Looked       time.Time
+	// Busy is how long there were requests in the batch.
+	Busy time.Duration
+	// Rows are for a page with Page.Drains; others have none.
+	Rows []Report
+
+	// Streamed and Whole are requests by the way in which they are answered. Background requests are streamed.
+	Streamed, Whole Work
 }
 
-// Histogram counts values by size.
-type Histogram struct {
-	// Bounds are the upper bounds of the buckets, inclusive and ascending; a last bucket without a bound follows.
-	Bounds []float64
-	// Counts holds the values in each bucket alone, one more than there are bounds.
-	Counts []uint64
-	Sum    float64
+// Work is what has become of requests.
+type Work struct {
+	Totals
+	Latencies
 }
 
-func newHistogram(bounds []float64) Histogram {
-	return Histogram{Bounds: bounds, Counts: make([]uint64, len(bounds)+1)}
+// All is the work of both kinds.
+func (s State) All() Work { return s.Streamed.plus(s.Whole) }
+
+// Up is how long counters have counted.
+func (s State) Up() time.Duration { return s.Now.Sub(s.Counting) }
+
+// restarted returns the state with counters that count since an earlier state of the same process.
+func (s State) restarted(since *State) State {
+	if since == nil {
+		return s
+	}
+	s.Counting = since.Now
+	s.Busy -= since.Busy
+	s.Truth = s.Truth.minus(since.Truth)
+	// What is shown may be older than that.
+	s.Shown = s.Shown.minus(since.Truth)
+	s.Streamed = s.Streamed.minus(since.Streamed)
+	s.Whole = s.Whole.minus(since.Whole)
+	return s
 }
 
-func (h *Histogram) observe(d time.Duration) {
-	v := d.Seconds()
-	i, _ := slices.BinarySearch(h.Bounds, v)
-	h.Counts[i]++
-	h.Sum += v
+func (w Work) plus(o Work) Work { return Work{w.Totals.plus(o.Totals), w.Latencies.plus(o.Latencies)} }
+
+func (w Work) minus(o Work) Work {
+	return Work{w.Totals.minus(o.Totals), w.Latencies.minus(o.Latencies)}
 }
 
-func (h *Histogram) clone() Histogram {
-	return Histogram{Bounds: h.Bounds, Counts: slices.Clone(h.Counts), Sum: h.Sum}
+func (r Report) minus(o Report) Report {
+	r.Totals = r.Totals.minus(o.Totals)
+	for _, c := range []struct {
+		count *uint64
+		less  uint64
+	}{
+		{&r.Stats.Submitted, o.Stats.Submitted}, {&r.Stats.Stopped, o.Stats.Stopped}, {&r.Stats.Truncated, o.Stats.Truncated},
+		{&r.Stats.Aborted, o.Stats.Aborted}, {&r.Stats.Preemptions, o.Stats.Preemptions},
+		{&r.Stats.PromptTokens, o.Stats.PromptTokens}, {&r.Stats.QueriedTokens, o.Stats.QueriedTokens},
+		{&r.Stats.CachedTokens, o.Stats.CachedTokens}, {&r.Stats.GeneratedTokens, o.Stats.GeneratedTokens},
+		{&r.Stats.Steps, o.Stats.Steps},
+	} {
+		*c.count = less(*c.count, c.less)
+	}
+	return r
+}
+
+func (t Totals) minus(o Totals) Totals {
+	return Totals{less(t.LookedUp, o.LookedUp), less(t.Finished, o.Finished), less(t.PromptTokens, o.PromptTokens),
+		less(t.CachedTokens, o.CachedTokens), less(t.GeneratedTokens, o.GeneratedTokens)}
+}
+
+// less is a-b, or 0 if b is larger.
+func less(a, b uint64) uint64 { return a - min(a, b) }
+
+// text is a page in Prometheus' text format.
+func text(contentType string, e *exposition) Content {
+	return Content{ContentType: contentType, Body: e.buf.Bytes()}
+}
+
+// empty is an answer of nothing but its status.
+func empty(status int) func(State) Content {
+	return func(State) Content { return Content{Status: status} }
+}
+
+// ready is an answer of nothing but a status, which says whether the engine takes requests.
+func ready(no int) func(State) Content {
+	return func(s State) Content {
+		if s.Asleep {
+			return Content{Status: no}
+		}
+		return Content{}
+	}
+}
+
+// object is a JSON page that shows one value.
+func object(value func(State) any) func(State) Content {
+	return func(s State) Content { return jsonContent(http.StatusOK, value(s)) }
+}
+
+// constant is a JSON page that is always the same.
+func constant(value any) func(State) Content {
+	return object(func(State) any { return value })
+}
+
+// modelList is a JSON page with a card for each served name.
+func modelList[T any](card func(s State, id string) T) func(State) Content {
+	return object(func(s State) any {
+		var cards []T
+		for _, id := range s.Models {
+			cards = append(cards, card(s, id))
+		}
+		return map[string]any{"object": "list", "data": cards}
+	})
+}
+
+// card is what the model lists of all engines have in common.
+type card struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+func newCard(s State, id, owner string) card {
+	return card{ID: id, Object: "model", Created: s.Started.Unix(), OwnedBy: owner}
+}
+
+// fullCard is a card with what vLLM and SGLang add.
+type fullCard struct {
+	card
+	Root        string  `json:"root"`
+	Parent      *string `json:"parent"`
+	MaxModelLen int     `json:"max_model_len"`
+}
+
+func jsonContent(status int, value any) Content {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return Content{Status: http.StatusInternalServerError, ContentType: "text/plain", Body: []byte(err.Error())}
+	}
+	return Content{Status: status, ContentType: "application/json", Body: body}
+}
+
+// absent is what an engine answers where others have a page.
+func absent() Content {
+	return jsonContent(http.StatusNotFound, map[string]string{"detail": "Not Found"})
+}
+
+// pagesOfOthers are the paths at which some dialect of this package has a page.
+func pagesOfOthers() []string {
+	var paths []string
+	for _, d := range Dialects() {
+		for path := range d.Pages() {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }

@@ -17,6 +17,8 @@ type Faults struct {
 	PageHang bool `json:"pageHang"`
 	// PageDelay, from 0 to 1h: the page waits that long before it is made.
 	PageDelay Duration `json:"pageDelay"`
+	// Page: the page is not what it should be.
+	Page PageFaults `json:"page,omitzero"`
 	// Slow, from 0.001 to 1000: steps that begin from now on take that many times as long. 0 means 1.
 	Slow float64 `json:"slow"`
 	// RefuseStatus, from 400 to 599: inference is answered with this status and an error at once. 0 is off.
@@ -25,8 +27,14 @@ type Faults struct {
 	// that, an answer in one piece nothing at all.
 	DropConnection bool `json:"dropConnection"`
 	// Hang: the scheduler stands still. Requests are accepted and get no token, streams stop, the page shows arrivals and
-	// departures but no progress, and /health says 200. When it ends, everything goes on where it was.
+	// departures but no progress, and a /health that costs nothing says 200. When it ends, everything goes on where it was.
 	Hang bool `json:"hang"`
+	// Sleep: Hang, and it shows where the engine has a place for it: in vLLM's sleep state (weights offloaded), and at
+	// paths that say whether the engine is ready, but not at /health.
+	Sleep bool `json:"sleep"`
+	// ZeroCounters: when this is set, all counters and histograms of the page start again from 0, without a new process. They do
+	// not come back when it is cleared.
+	ZeroCounters bool `json:"zeroCounters"`
 }
 
 func (f Faults) validate() error {
@@ -40,8 +48,11 @@ func (f Faults) validate() error {
 	case f.RefuseStatus != 0 && (f.RefuseStatus < 400 || f.RefuseStatus > 599):
 		return fmt.Errorf("refuseStatus: %d: must be 0 (off) or from 400 to 599", f.RefuseStatus)
 	}
-	return nil
+	return f.Page.validate()
 }
+
+// still says whether the scheduler stands still.
+func (f Faults) still() bool { return f.Hang || f.Sleep }
 
 // slowdown is Slow with its zero value resolved.
 func (f Faults) slowdown() float64 {

@@ -20,14 +20,23 @@ func TestFaultsAreDecodedStrictly(t *testing.T) {
 		{`{"pageDelay":200}`, `duration 200: must be a string`},
 		{`{"pageDelay":"soon"}`, `duration \"soon\": must be`},
 		{`{"pageDelay":"-1s"}`, `pageDelay: -1s: must be`},
+		{`{"page":{"values":{"a:b":""}}}`, `page.values: a:b: \"\": must not be empty`},
+		{`{"page":{"values":{"a:b":"1 2"}}}`, `page.values: a:b: \"1 2\": must not be empty or have spaces`},
+		{`{"page":{"hugeLabel":67108865}}`, "page.hugeLabel: 67108865: must be from 0 (off) to 67108864"},
+		{`{"page":{"instead":"pdf"}}`, `page.instead: \"pdf\": must be empty (off), html, json or empty`},
+		{`{"page":{"contentType":"a\nb"}}`, "page.contentType: "},
+		{`{"page":{"redirect":"http://[::1"}}`, "page.redirect: "},
+		{`{"page":{"truncate":{"bytes":-1}}}`, "page.truncate.bytes: -1: must be at least 0"},
+		{`{"page":{"dropFamily":["a"]}}`, `unknown field \"dropFamily\"`},
 		{``, "EOF"},
 	} {
 		if status, got := s.do("POST", "/sim/faults", c.body); status != 400 || !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %d %s, want 400 with %s", c.body, status, got, c.want)
 		}
 	}
-	const all = `{"freezePage":true,"pageStatus":500,"pageHang":false,"pageDelay":"200ms","slow":2,"refuseStatus":503,` +
-		`"dropConnection":true,"hang":false}`
+	const all = `{"freezePage":true,"pageStatus":500,"pageHang":false,"pageDelay":"200ms",` +
+		`"page":{"dropFamilies":["a"],"values":{"b":"NaN"},"duplicates":["c"],"truncate":{"bytes":3,"clean":true}},"slow":2,"refuseStatus":503,` +
+		`"dropConnection":true,"hang":false,"sleep":false,"zeroCounters":false}`
 	s.ok("POST", "/sim/faults", all)
 	if got := s.ok("GET", "/sim/faults", ""); got != all {
 		t.Errorf("faults are %s, want %s", got, all)

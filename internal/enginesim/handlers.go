@@ -7,10 +7,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/berth-dev/berth/internal/enginemodel"
 )
 
 // maxBody is the largest body that is accepted, in bytes.
@@ -35,12 +39,6 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.infer(w, r, p, true)
 	case "POST /v1/completions":
 		s.infer(w, r, p, false)
-	case "GET /v1/models":
-		s.models(w, p)
-	case "GET /health":
-		w.WriteHeader(http.StatusOK)
-	case "GET /version":
-		writeJSON(w, http.StatusOK, map[string]string{"version": s.cfg.Dialect.Version()})
 	case "GET /sim/requests":
 		writeJSON(w, http.StatusOK, s.arrivals.read())
 	case "GET /sim/faults":
@@ -64,9 +62,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)
 		answerSet(w, map[string]bool{"restarted": true}, s.restart(conn))
 	default:
-		if r.Method == http.MethodGet && s.cfg.Dialect.HasPage(r.URL.Path) {
-			s.page(w, r, p)
-		} else {
+		page, ok := s.pages[r.URL.Path]
+		switch {
+		case r.Method == http.MethodGet && ok:
+			s.page(w, r, p, page)
+		case r.Method == http.MethodGet && slices.Contains(s.absent, r.URL.Path):
+			absent().write(w)
+		default:
 			s.other(w, r)
 		}
 	}
@@ -96,7 +98,7 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, p *process, chat 
 		bad.write(w)
 		return
 	}
-	c, err := p.submit(inf.request(p.newID(), s.cfg))
+	c, err := p.submit(inf.request(p.newID(), s.cfg), inf.stream)
 	if err != nil {
 		badRequest("", "%v", err).write(w)
 		return
@@ -159,48 +161,117 @@ func serveStream(w http.ResponseWriter, r *http.Request, p *process, c *call, a 
 	}
 }
 
-func (s *Server) models(w http.ResponseWriter, p *process) {
-	type card struct {
-		ID          string  `json:"id"`
-		Object      string  `json:"object"`
-		Created     int64   `json:"created"`
-		OwnedBy     string  `json:"owned_by"`
-		Root        string  `json:"root"`
-		Parent      *string `json:"parent"`
-		MaxModelLen int     `json:"max_model_len"`
+func (s *Server) page(w http.ResponseWriter, r *http.Request, p *process, page Page) {
+	var faults Faults
+	if page.Telemetry {
+		faults = p.currentFaults()
+		s.delay(r, p, faults)
 	}
-	var cards []card
-	for _, id := range s.cfg.Models {
-		cards = append(cards, card{ID: id, Object: "model", Created: p.started.Unix(), OwnedBy: "vllm", Root: s.cfg.Root,
-			MaxModelLen: s.cfg.MaxModelLen})
+	if page.Generates && !s.generates(r, p) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": cards})
-}
-
-func (s *Server) page(w http.ResponseWriter, r *http.Request, p *process) {
-	faults := p.currentFaults()
-	var wait <-chan time.Time // never, for PageHang
-	if faults.PageHang || faults.PageDelay > 0 {
-		if !faults.PageHang {
-			reached, stop := s.cfg.Clock.At(s.cfg.Clock.Now().Add(time.Duration(faults.PageDelay)))
-			defer stop()
-			wait = reached
-		}
-		select {
-		case <-wait:
-		case <-r.Context().Done():
-			abort()
-		case <-p.done:
-			abort()
-		}
+	if page.Drains {
+		s.arrivals.drained()
 	}
 	if faults.PageStatus != 0 && faults.PageStatus != http.StatusOK {
 		w.WriteHeader(faults.PageStatus)
 		return
 	}
-	page := s.cfg.Dialect.Page(r.URL.Path, p.state())
-	w.Header().Set("Content-Type", page.ContentType)
-	_, _ = w.Write(page.Body)
+	content := page.Make(p.state(page.Drains))
+	if page.Telemetry {
+		content = faults.Page.spoil(content)
+		if faults.Page.Redirect != "" {
+			w.Header().Set("Location", faults.Page.Redirect)
+		}
+		if t := faults.Page.Truncate; t != nil && t.Bytes < len(content.Body) {
+			content.truncated(w, *t)
+			return
+		}
+	}
+	content.write(w)
+}
+
+// delay waits for as long as the page of telemetry is meant to wait.
+func (s *Server) delay(r *http.Request, p *process, f Faults) {
+	var wait <-chan time.Time // never, for PageHang
+	switch {
+	case f.PageHang:
+	case f.PageDelay > 0:
+		reached, stop := s.cfg.Clock.At(s.cfg.Clock.Now().Add(time.Duration(f.PageDelay)))
+		defer stop()
+		wait = reached
+	default:
+		return
+	}
+	select {
+	case <-wait:
+	case <-r.Context().Done():
+		abort()
+	case <-p.done:
+		abort()
+	}
+}
+
+// An engine that has to generate a token for its health looks for one that often, and gives up after so many looks.
+const (
+	healthLook  = time.Second
+	healthLooks = 20
+)
+
+// generates asks for a token and says whether one was generated since, for whomever.
+func (s *Server) generates(r *http.Request, p *process) bool {
+	asked, before := s.cfg.Clock.Now(), p.generated()
+	c, err := p.submit(enginemodel.Request{ID: p.newID(), PromptTokens: 1, OutputTokens: 1}, false)
+	if err != nil {
+		return false
+	}
+	defer p.leave(c)
+	for i := range healthLooks {
+		reached, stop := s.cfg.Clock.At(asked.Add(time.Duration(i+1) * healthLook))
+		select {
+		case <-reached:
+		case <-r.Context().Done():
+			stop()
+			abort()
+		case <-p.done:
+			stop()
+			abort()
+		}
+		stop()
+		if p.generated() > before {
+			return true
+		}
+	}
+	return false
+}
+
+func (c Content) write(w http.ResponseWriter) {
+	c.head(w, len(c.Body))
+	// A client that has gone is noticed by whoever waits for it.
+	_, _ = w.Write(c.Body)
+}
+
+// truncated writes the beginning of the content.
+func (c Content) truncated(w http.ResponseWriter, t Truncation) {
+	whole := len(c.Body)
+	c.Body = c.Body[:t.Bytes]
+	if t.Clean {
+		c.write(w)
+		return
+	}
+	c.head(w, whole)
+	_, _ = w.Write(c.Body)
+	_ = http.NewResponseController(w).Flush()
+	abort()
+}
+
+func (c Content) head(w http.ResponseWriter, length int) {
+	if c.ContentType != "" {
+		w.Header().Set("Content-Type", c.ContentType)
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(length))
+	w.WriteHeader(max(c.Status, http.StatusOK))
 }
 
 func (s *Server) other(w http.ResponseWriter, r *http.Request) {

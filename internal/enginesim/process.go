@@ -10,14 +10,6 @@ import (
 	"github.com/berth-dev/berth/internal/enginemodel"
 )
 
-// Bucket bounds of vLLM's histograms, in seconds.
-var (
-	ttftBounds = []float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160,
-		640, 2560}
-	itlBounds = []float64{0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
-	e2eBounds = []float64{0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
-)
-
 // process is one life of an engine, from a start to a death. One goroutine, the runner, moves the model on when it is due and tells
 // each call what has happened to it; everything else happens on the goroutines of callers.
 type process struct {
@@ -34,23 +26,32 @@ type process struct {
 	lastID uint64
 	faults Faults
 	frozen *State // what the page shows while Faults.FreezePage
+	zeroed *State // when counters were last set to zero; nil if never
 
 	// load is what was asked for; background are the IDs of its requests, oldest first.
 	load       Load
 	background []string
 
-	// The model's time is the clock's, less what was spent in Faults.Hang.
-	hungSince time.Time // meaningful only while Faults.Hang
-	stalled   time.Duration
+	// The model's time is the clock's, less what was spent standing still.
+	stillSince time.Time // meaningful only while Faults.still
+	stalled    time.Duration
 
-	ttft, itl, tpot, e2e, queue Histogram
+	reports   *reporter
+	began     time.Time // the step under way, by the clock
+	computing int       // calls whose computing is set
+	lookedUp  uint64
+	streamed  Work
+	whole     Work
 }
 
-// call is one request in the model. All fields but notify are guarded by the process's mutex.
+// call is one request in the model. All fields but the first four are guarded by the process's mutex.
 type call struct {
 	id     string
+	prompt int // tokens
+	stream bool
 	notify chan struct{} // capacity 1: there is progress
 
+	computing                      bool      // it runs, and a part of its known tokens is to be computed before it gets another one
 	arrived, admitted, first, last time.Time // of tokens first and last; by the clock, not by the model
 	progress                       progress
 }
@@ -76,12 +77,10 @@ func startProcess(cfg Config) (*process, error) {
 		rested:  make(chan struct{}),
 		engine:  engine,
 		calls:   make(map[string]*call),
-		ttft:    newHistogram(ttftBounds),
-		itl:     newHistogram(itlBounds),
-		tpot:    newHistogram(itlBounds),
-		e2e:     newHistogram(e2eBounds),
-		queue:   newHistogram(e2eBounds),
 	}
+	bounds := cfg.Dialect.Bounds()
+	p.streamed.Latencies, p.whole.Latencies = newLatencies(bounds), newLatencies(bounds)
+	p.reports = newReporter(cfg.Dialect.Cadence(), p.started, p.truth())
 	if err := p.setLoad(cfg.Background); err != nil {
 		return nil, err
 	}
@@ -118,41 +117,112 @@ func (p *process) run() {
 func (p *process) catchUp() (time.Time, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.faults.Hang {
+	p.advance()
+	if p.faults.still() {
 		return time.Time{}, false
 	}
-	for _, ev := range p.engine.Advance(p.modelNow()) {
-		if c := p.calls[ev.ID]; c != nil {
-			p.record(c, ev)
-		}
-	}
-	// Requests like these were accepted when the load was set.
-	_ = p.replenish()
 	at, ok := p.engine.NextEventAt()
 	return at.Add(p.stalled), ok
 }
 
+// advance plays all that has happened in the model by now, step by step, because what the page shows depends on what was true at the
+// end of which step. It must come before each call that changes the model or its faults, and after it. p.mu is held.
+func (p *process) advance() {
+	// While the scheduler stands still, events wait: they happen when it goes on.
+	for !p.faults.still() {
+		at, ok := p.engine.NextEventAt()
+		if !ok || at.After(p.modelNow()) {
+			break
+		}
+		p.play(at)
+	}
+	p.reports.pass(p.cfg.Clock.Now(), p.faults.still())
+	p.reports.know(p.truth())
+}
+
+// play lets the model have its events of one time, which is next. p.mu is held.
+func (p *process) play(at time.Time) {
+	steps, computing := p.engine.Stats().Steps, p.computing
+	o := occurrence{at: at.Add(p.stalled)}
+	p.reports.pass(o.at, false)
+	ended := false
+	for _, ev := range p.engine.Advance(at) {
+		switch ev.Kind {
+		case enginemodel.Admitted:
+			o.admitted++
+		case enginemodel.Finished:
+			o.completed++
+			ended = true
+		case enginemodel.Aborted:
+			ended = true
+		case enginemodel.FirstToken, enginemodel.Token, enginemodel.Preempted:
+		}
+		if c := p.calls[ev.ID]; c != nil {
+			p.record(c, ev)
+		}
+	}
+	o.step = p.engine.Stats().Steps > steps
+	if o.step {
+		o.took = o.at.Sub(p.began)
+	}
+	if o.step || o.admitted > 0 {
+		p.began = o.at
+	}
+	o.prefill = o.step && computing > 0 || o.admitted > 0
+	p.reports.happen(o, p.truth())
+	if ended {
+		// Requests like these were accepted when the load was set.
+		_ = p.replenish(at)
+	}
+}
+
+// truth is what is true in the model. p.mu is held.
+func (p *process) truth() Report {
+	all := p.streamed.Totals.plus(p.whole.Totals)
+	all.LookedUp = p.lookedUp
+	return Report{Stats: p.engine.Stats(), Totals: all, Computing: p.computing}
+}
+
+// work is what a call counts in.
+func (p *process) work(c *call) *Work {
+	if c.stream {
+		return &p.streamed
+	}
+	return &p.whole
+}
+
+func (p *process) setComputing(c *call, computing bool) {
+	switch {
+	case computing && !c.computing:
+		p.computing++
+	case !computing && c.computing:
+		p.computing--
+	}
+	c.computing = computing
+}
+
 func (p *process) record(c *call, ev enginemodel.Event) {
 	at := ev.At.Add(p.stalled)
+	w := p.work(c)
+	p.setComputing(c, ev.Kind == enginemodel.Admitted)
 	c.progress.cached = ev.Cached
 	switch ev.Kind {
 	case enginemodel.Admitted:
 		if c.admitted.IsZero() {
 			c.admitted = at
+			p.lookedUp++
 		}
 		return
 	case enginemodel.FirstToken:
-		p.ttft.observe(at.Sub(c.arrived))
+		if !p.reports.cadence.TTFTAtEnd {
+			w.TTFT.observe(at.Sub(c.arrived).Seconds())
+		}
 		c.first, c.last = at, at
 	case enginemodel.Token:
-		p.itl.observe(at.Sub(c.last))
+		w.ITL.observe(at.Sub(c.last).Seconds())
 		c.last = at
 	case enginemodel.Finished:
-		p.e2e.observe(at.Sub(c.arrived))
-		p.queue.observe(c.admitted.Sub(c.arrived))
-		if ev.Generated > 1 {
-			p.tpot.observe(c.last.Sub(c.first) / time.Duration(ev.Generated-1))
-		}
+		p.finish(w, c, ev)
 		c.progress.ended, c.progress.reason = true, ev.Reason
 		delete(p.calls, c.id)
 	case enginemodel.Aborted:
@@ -168,10 +238,31 @@ func (p *process) record(c *call, ev enginemodel.Event) {
 	}
 }
 
+// finish counts a call that has ended by itself.
+func (p *process) finish(w *Work, c *call, ev enginemodel.Event) {
+	if p.reports.cadence.TTFTAtEnd {
+		w.TTFT.observe(c.first.Sub(c.arrived).Seconds())
+	}
+	w.E2E.observe(c.last.Sub(c.arrived).Seconds())
+	w.Queue.observe(c.admitted.Sub(c.arrived).Seconds())
+	w.Prefill.observe(c.first.Sub(c.admitted).Seconds())
+	w.Decode.observe(c.last.Sub(c.first).Seconds())
+	w.Inference.observe(c.last.Sub(c.admitted).Seconds())
+	if ev.Generated > 1 {
+		w.TPOT.observe((c.last.Sub(c.first) / time.Duration(ev.Generated-1)).Seconds())
+	}
+	w.PromptLength.observe(float64(c.prompt))
+	w.OutputLength.observe(float64(ev.Generated))
+	w.Finished++
+	w.PromptTokens += uint64(c.prompt)
+	w.CachedTokens += uint64(ev.Cached)
+	w.GeneratedTokens += uint64(ev.Generated)
+}
+
 // modelNow is the model's time. p.mu is held.
 func (p *process) modelNow() time.Time {
-	if p.faults.Hang {
-		return p.hungSince.Add(-p.stalled)
+	if p.faults.still() {
+		return p.stillSince.Add(-p.stalled)
 	}
 	return p.cfg.Clock.Now().Add(-p.stalled)
 }
@@ -185,17 +276,23 @@ func (p *process) rouse() {
 }
 
 // submit hands a request to the model. The caller must leave the call when it is done with it, ended or not.
-func (p *process) submit(req enginemodel.Request) (*call, error) {
+func (p *process) submit(req enginemodel.Request, stream bool) (*call, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c, err := p.submitLocked(req)
+	p.advance()
+	c, err := p.enter(p.modelNow(), req, stream)
+	p.advance()
 	p.rouse()
 	return c, err
 }
 
-func (p *process) submitLocked(req enginemodel.Request) (*call, error) {
-	c := &call{id: req.ID, notify: make(chan struct{}, 1), arrived: p.cfg.Clock.Now()}
-	if err := p.engine.Submit(p.modelNow(), req); err != nil {
+// enter hands a request to the model at its time. p.mu is held.
+func (p *process) enter(at time.Time, req enginemodel.Request, stream bool) (*call, error) {
+	c := &call{id: req.ID, prompt: req.PromptTokens, stream: stream, notify: make(chan struct{}, 1), arrived: at.Add(p.stalled)}
+	if p.faults.still() {
+		c.arrived = p.cfg.Clock.Now()
+	}
+	if err := p.engine.Submit(at, req); err != nil {
 		return nil, err
 	}
 	p.calls[c.id] = c
@@ -218,14 +315,20 @@ func (p *process) nextID() string {
 func (p *process) leave(c *call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.advance()
 	if p.calls[c.id] == c {
 		p.cancel(c.id)
+		p.advance()
 		p.rouse()
 	}
 }
 
+// cancel ends a request that may have ended already. p.mu is held.
 func (p *process) cancel(id string) {
-	delete(p.calls, id)
+	if c := p.calls[id]; c != nil {
+		p.setComputing(c, false)
+		delete(p.calls, id)
+	}
 	// The model may have finished it since the runner last looked; then there is nothing left to cancel.
 	_ = p.engine.Cancel(p.modelNow(), id)
 }
@@ -255,18 +358,21 @@ func (p *process) setLoad(load Load) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.advance()
 	p.load = load
 	for len(p.background) > load.Running+load.Waiting {
 		last := len(p.background) - 1
 		p.cancel(p.background[last])
 		p.background = p.background[:last]
 	}
+	err := p.replenish(p.modelNow())
+	p.advance()
 	p.rouse()
-	return p.replenish()
+	return err
 }
 
-// replenish replaces background requests that have ended. p.mu is held.
-func (p *process) replenish() error {
+// replenish replaces background requests that have ended, at the model's time. p.mu is held.
+func (p *process) replenish(at time.Time) error {
 	live := p.background[:0]
 	for _, id := range p.background {
 		if p.calls[id] != nil {
@@ -276,7 +382,7 @@ func (p *process) replenish() error {
 	p.background = live
 	for len(p.background) < p.load.Running+p.load.Waiting {
 		id := p.nextID()
-		if _, err := p.submitLocked(p.load.request(id, p.cfg)); err != nil {
+		if _, err := p.enter(at, p.load.request(id, p.cfg), true); err != nil {
 			return fmt.Errorf("background request: %w", err)
 		}
 		p.background = append(p.background, id)
@@ -296,8 +402,13 @@ func (p *process) setFaults(f Faults) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.advance()
 	if err := p.engine.SetSpeed(p.cfg.Engine.Speed / f.slowdown()); err != nil {
 		return fmt.Errorf("slow: %v: %w", f.Slow, err)
+	}
+	if f.ZeroCounters && !p.faults.ZeroCounters {
+		now := p.absolute()
+		p.zeroed = &now
 	}
 	if f.FreezePage && p.frozen == nil {
 		now := p.read()
@@ -306,12 +417,13 @@ func (p *process) setFaults(f Faults) error {
 		p.frozen = nil
 	}
 	now := p.cfg.Clock.Now()
-	if f.Hang && !p.faults.Hang {
-		p.hungSince = now
-	} else if !f.Hang && p.faults.Hang {
-		p.stalled += now.Sub(p.hungSince)
+	if f.still() && !p.faults.still() {
+		p.stillSince = now
+	} else if !f.still() && p.faults.still() {
+		p.stalled += now.Sub(p.stillSince)
 	}
 	p.faults = f
+	p.advance()
 	p.rouse()
 	return nil
 }
@@ -322,29 +434,49 @@ func (p *process) currentFaults() Faults {
 	return p.faults
 }
 
-// state is what a page shows now.
-func (p *process) state() State {
+// generated is how many tokens have been generated.
+func (p *process) generated() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.frozen != nil {
-		return *p.frozen
-	}
-	return p.read()
+	p.advance()
+	return p.engine.Stats().GeneratedTokens
 }
 
-// read takes the true state. p.mu is held.
-func (p *process) read() State {
+// state is what a page shows now. With drain it takes the rows along.
+func (p *process) state(drain bool) State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.advance()
+	s := p.read()
+	if p.frozen != nil {
+		s = *p.frozen
+	}
+	if drain {
+		s.Rows = p.reports.drain()
+	}
+	return s
+}
+
+// read takes the true state, as far as counters have not been set to zero. p.mu is held.
+func (p *process) read() State { return p.absolute().restarted(p.zeroed) }
+
+// absolute takes the true state since the start of the process. p.mu is held.
+func (p *process) absolute() State {
 	return State{
-		Model:       p.cfg.Models[0],
+		Models:      p.cfg.Models,
+		Root:        p.cfg.Root,
 		MaxModelLen: p.cfg.MaxModelLen,
 		Engine:      p.cfg.Engine,
-		Stats:       p.engine.Stats(),
+		Asleep:      p.faults.Sleep,
 		Started:     p.started,
+		Counting:    p.started,
 		Now:         p.cfg.Clock.Now(),
-		TTFT:        p.ttft.clone(),
-		ITL:         p.itl.clone(),
-		TPOT:        p.tpot.clone(),
-		E2E:         p.e2e.clone(),
-		Queue:       p.queue.clone(),
+		Truth:       p.reports.truth,
+		Shown:       p.reports.shown,
+		Looked:      p.reports.looked,
+		Busy:        p.reports.busy,
+		// Copies: histograms change in place.
+		Streamed: p.streamed.plus(Work{}),
+		Whole:    p.whole.plus(Work{}),
 	}
 }

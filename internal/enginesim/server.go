@@ -20,6 +20,8 @@ var ErrNotRunning = errors.New("engine is not running")
 // Server is a simulated engine at an address. All methods are safe for concurrent use.
 type Server struct {
 	cfg      Config
+	pages    Pages
+	absent   []string // paths where engines of other kinds have a page
 	arrivals arrivalBook
 	active   sync.WaitGroup // handlers and accept loops
 
@@ -37,7 +39,7 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("simulated engine: %w", err)
 	}
-	return &Server{cfg: cfg}, nil
+	return &Server{cfg: cfg, pages: cfg.Dialect.Pages(), absent: pagesOfOthers()}, nil
 }
 
 // Start begins a process that listens on a host:port; port 0 takes a free one, see Addr. It is an error if one runs already.

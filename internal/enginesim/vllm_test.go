@@ -133,19 +133,19 @@ func TestThePageSaysWhatTheModelSays(t *testing.T) {
 
 func TestThePageOfALoadedEngine(t *testing.T) {
 	h := newHistogram([]float64{0.5, 1})
-	for _, d := range []time.Duration{500 * time.Millisecond, 600 * time.Millisecond, 2 * time.Second} {
-		h.observe(d)
+	for _, seconds := range []float64{0.5, 0.6, 2} {
+		h.observe(seconds)
 	}
 	s := State{
-		Model:       `odd "name"`,
+		Models:      []string{`odd "name"`},
 		MaxModelLen: 8192,
 		Engine:      enginemodel.Config{Blocks: 1000, BlockTokens: 16},
-		Stats: enginemodel.Stats{Waiting: 12, Running: 37, BlocksUsed: 641, BlocksTotal: 1000, Stopped: 5210, Truncated: 131, Aborted: 9,
-			Preemptions: 4, PromptTokens: 5210400, QueriedTokens: 5210400, CachedTokens: 3126240, GeneratedTokens: 1412300},
+		Truth: Report{Stats: enginemodel.Stats{Waiting: 12, Running: 37, BlocksUsed: 641, BlocksTotal: 1000, Stopped: 5210, Truncated: 131, Aborted: 9,
+			Preemptions: 4, PromptTokens: 5210400, QueriedTokens: 5210400, CachedTokens: 3126240, GeneratedTokens: 1412300}},
 		Started: epoch, Now: epoch.Add(time.Hour),
-		TTFT: h, ITL: h, TPOT: h, E2E: h, Queue: h,
+		Streamed: Work{Latencies: Latencies{TTFT: h, ITL: h, TPOT: h, E2E: h, Queue: h}},
 	}
-	got := string(VLLM{}.Page("/metrics", s).Body)
+	got := string(vllmMetrics(s).Body)
 	page(t, got)
 	golden := filepath.Join("testdata", "vllm.prom")
 	if *update {

@@ -28,7 +28,6 @@ import (
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/admin"
-	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/ledger"
 	"github.com/berth-dev/berth/internal/placement"
@@ -62,7 +61,6 @@ type Options struct {
 // Host is a running picker.
 type Host struct {
 	opts     Options
-	profiles *engine.Set
 	pools    *pool.Registry
 	decider  *decider
 	metrics  *metrics
@@ -118,13 +116,8 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", opts.ConfigFile, err)
 	}
-	profiles, err := engine.Defaults()
-	if err != nil {
-		return nil, err
-	}
 	h := &Host{
 		opts:     opts,
-		profiles: profiles,
 		listener: p.Limits.Listener,
 		pools:    pool.NewRegistry("", p.Telemetry.Mode == v1alpha1.TelemetryNone),
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/go-logr/zapr"
@@ -12,6 +13,7 @@ import (
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/collect"
 	"github.com/berth-dev/berth/internal/discovery"
+	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/policy"
 	"github.com/berth-dev/berth/plugins"
 )
@@ -142,7 +144,9 @@ func (h *Host) reloadLocked(p *policy.Policy) error {
 	if err != nil {
 		return err
 	}
-	if p.Discovery != was.Discovery || p.Pool != nil {
+	// A pool may name the engines that there are profiles for.
+	engines := !sameProfiles(p.Engines, was.Engines)
+	if p.Discovery != was.Discovery || p.Pool != nil || engines {
 		if err := h.followLocked(p); err != nil {
 			return err
 		}
@@ -159,10 +163,15 @@ func (h *Host) reloadLocked(p *policy.Policy) error {
 	h.awaited = nil
 	h.decider.active.Store(act)
 	h.metrics.policyInForce(p.Digest)
-	if p.Telemetry != was.Telemetry {
+	if p.Telemetry != was.Telemetry || engines || !slices.Equal(p.Exporters, was.Exporters) {
 		h.scrapeLocked(p)
 	}
 	return nil
+}
+
+// sameProfiles reports whether pages are read by a as they are by b.
+func sameProfiles(a, b *engine.Set) bool {
+	return slices.EqualFunc(a.Profiles(), b.Profiles(), func(a, b *engine.Profile) bool { return a.Digest() == b.Digest() })
 }
 
 // follow takes endpoints from where the policy says.
@@ -183,7 +192,8 @@ func (h *Host) followLocked(p *policy.Policy) error {
 	}
 	// The new source is loaded before the old one is let go.
 	file, err := discovery.LoadFile(p.Discovery.File, h.pools, discovery.FileOptions{
-		Log: zapr.NewLogger(h.opts.Log),
+		Log:     zapr.NewLogger(h.opts.Log),
+		Engines: p.Engines,
 		Loaded: func(_ *policy.Pool, err error) {
 			result := "ok"
 			if err != nil {
@@ -221,13 +231,23 @@ func (h *Host) scrapeLocked(p *policy.Policy) {
 	t := p.Telemetry
 	collector := collect.New(collect.Options{
 		Hot: t.Hot, Warm: t.Warm, Idle: t.Idle,
-		Timeout:  t.Timeout,
-		MaxPage:  t.MaxPage,
-		Workers:  t.Workers,
-		Profiles: h.profiles,
-		Clock:    h.opts.Clock,
-		Logger:   h.opts.Log,
-		Observe:  h.metrics.scraped,
+		Timeout:   t.Timeout,
+		MaxPage:   t.MaxPage,
+		Workers:   t.Workers,
+		Profiles:  p.Engines,
+		Exporters: exporters(p),
+		Clock:     h.opts.Clock,
+		Logger:    h.opts.Log,
+		Observe:   h.metrics.scraped,
 	})
 	h.scraping = start(context.Background(), func(ctx context.Context) { collector.Run(ctx, h.pools) })
+}
+
+// exporters are those of the policy, with their profiles.
+func exporters(p *policy.Policy) []collect.Exporter {
+	list := make([]collect.Exporter, len(p.Exporters))
+	for i, e := range p.Exporters {
+		list[i] = collect.Exporter{Profile: p.Engines.Profile(e.Profile), Address: e.Address, Scheme: e.Scheme}
+	}
+	return list
 }

@@ -30,9 +30,16 @@
 // The order of plugins has no meaning: scorers are sorted by name, so that sums
 // of scores are the same bit for bit. Only filters keep their order.
 //
+// Engines are read by the profiles that are built in and, instead of or beside
+// them, by those in the directory that telemetry.profiles names. They are as
+// strict as the configuration, and a part of it: one that is bad, or whose names
+// or families are those of another one, makes the whole be refused. Endpoints and
+// exporters name a profile by its name or an alias; the policy has the name.
+//
 // The digest of a [Policy] covers its effective value, without the endpoints of
-// an inline pool, which are an input of each decision on their own. Comments,
-// the order of keys, units and spelled-out defaults do not change it.
+// an inline pool, which are an input of each decision on their own, and the text
+// of the profiles in the directory. Comments in the configuration, the order of
+// keys, units and spelled-out defaults do not change it.
 //
 // Stock plugin types with a better twin in Berth run as that twin, with a
 // [Warning]. [Watch] and [WatchPool] follow files through editors and

@@ -13,7 +13,8 @@ import (
 )
 
 // Effective is the policy as a configuration file that leaves nothing out. To
-// parse it from the same directory gives a policy with the same digest.
+// parse it from the same directory, with the same profiles in that of
+// telemetry.profiles, gives a policy with the same digest.
 func (p *Policy) Effective() string { return p.effective }
 
 // seal sets the digest and the effective text.
@@ -30,6 +31,10 @@ func (p *Policy) seal(picker *configapi.EndpointPickerConfig, settings *v1alpha1
 	sum.Write(first)
 	sum.Write([]byte{0})
 	sum.Write(second)
+	for _, own := range p.ownEngines {
+		sum.Write([]byte{0})
+		sum.Write([]byte(own.Digest()))
+	}
 	p.Digest = "sha256:" + hex.EncodeToString(sum.Sum(nil))[:12]
 
 	docs := [][]byte{first, second}

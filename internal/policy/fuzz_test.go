@@ -8,6 +8,7 @@ import (
 func FuzzParse(f *testing.F) {
 	f.Add(exampleText(f))
 	f.Add(head)
+	f.Add(berthHead + "telemetry: {profiles: profiles, exporters: [{profile: dcgm, address: 10.0.0.1, port: 9400}]}\n")
 	f.Add(berthHead + "discovery: {file: pool.yaml}\nlimits: {body: 1GiB, drain: 0s}\ntelemetry: {hot: 50ms}\n")
 	f.Add(head + "plugins:\n- &a {type: windowed, parameters: {window: 1e3, x: [1, .inf, ~, 2026-01-02]}}\n- *a\n")
 	f.Add(head + "plugins: [{type: queue-scorer}, {type: max-score-picker, parameters: {maxNumOfEndpoints: 1}}, {type: single-profile-handler}]\n")
@@ -46,7 +47,7 @@ func FuzzParsePool(f *testing.F) {
 	f.Add(poolHead + "- {name: a, address: \"::ffff:169.254.1.1\", port: 1}\n")
 	f.Add(poolHead + "- {name: a, address: 10.0.0.1, port: 1, labels: {berth.dev/metrics-path: /x, berth.dev/engine: a}, annotations: {berth.dev/metrics-port: \"1\"}}\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := ParsePool("f", []byte(text))
+		p, err := ParsePool("f", []byte(text), nil)
 		if (p == nil) != (err != nil) {
 			t.Fatalf("%v with error %v", p, err)
 		}

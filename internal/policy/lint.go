@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/pool"
@@ -24,7 +25,8 @@ type Finding struct {
 	// Code is stable: "BERTH001".
 	Code     string   `json:"code"`
 	Severity Severity `json:"severity"`
-	// Where is a field of the configuration, or an endpoint by its name.
+	// Where is a field of the configuration, or an endpoint or engine profile by its
+	// name.
 	Where       string `json:"where"`
 	Explanation string `json:"explanation"`
 	// Fix is never empty in a finding of Lint.
@@ -138,8 +140,8 @@ func Rules() []Rule {
 		},
 		{
 			Code: "BERTH013", Severity: SeverityNote, Title: "an engine is left to detection",
-			Explanation: "The endpoint declares no engine: which one it is shows with its first page, and nothing is known of it until then. An engine that this version does not read serves without telemetry.",
-			Fix:         "Set engine to vllm, or the label berth.dev/engine; leave it out for any other engine.",
+			Explanation: "The endpoint declares no engine: which one it is shows with its first page, and nothing is known of it until then. An engine that no profile is for serves without telemetry.",
+			Fix:         "Set engine, or the label berth.dev/engine, to the name of the engine's profile; leave it out for an engine that none is for.",
 			find: poolRule(func(p *Pool) []string {
 				return places(p, func(s *pool.Spec) bool { return s.Engine == "" })
 			}),
@@ -157,6 +159,12 @@ func Rules() []Rule {
 			find: policyRule(func(p *Policy) []string {
 				return at(p.Limits.Listener.Message < p.Limits.Body+64<<10, "limits.message")
 			}),
+		},
+		{
+			Code: "BERTH016", Severity: SeverityNote, Title: "a profile's ttl is shorter than the readings of idle replicas live",
+			Explanation: "A reading lives for three intervals and a timeout at least, so that replicas that are read rarely are not stale all the time. The ttl of the profile's metrics page is shorter than three times telemetry.idle and one telemetry.timeout: at idle replicas it has no effect.",
+			Fix:         "Nothing, if the ttl is meant for replicas that are read more often. Raise it, or lower telemetry.idle, where it is meant for all.",
+			find:        policyRule(shortLived),
 		},
 	}
 }
@@ -235,6 +243,23 @@ func repeatedScorers(p *Policy) []string {
 	var where []string
 	for _, key := range order {
 		where = append(where, "plugins "+strings.Join(byType[key], ", "))
+	}
+	return where
+}
+
+// unsetTTL is the ttl of a page that sets none, and the shortest that one can set.
+const unsetTTL = 100 * time.Millisecond
+
+func shortLived(p *Policy) []string {
+	if p.Telemetry.Mode == v1alpha1.TelemetryNone {
+		return nil
+	}
+	var where []string
+	for _, own := range p.ownEngines {
+		ttl := own.Metrics().TTL
+		if !own.Exporter() && ttl > unsetTTL && ttl < 3*p.Telemetry.Idle+p.Telemetry.Timeout {
+			where = append(where, "profile "+own.Name())
+		}
 	}
 	return where
 }

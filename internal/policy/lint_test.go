@@ -101,7 +101,7 @@ func TestLintFindsWhatIsValidAndQuestionable(t *testing.T) {
 }
 
 func TestAPoolIsLintedByItselfAndInPlaceOfTheInlineOne(t *testing.T) {
-	static, err := ParsePool("pool.yaml", []byte(poolHead+"- {name: spare, address: 10.0.0.1, port: 80}\n"))
+	static, err := ParsePool("pool.yaml", []byte(poolHead+"- {name: spare, address: 10.0.0.1, port: 80}\n"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

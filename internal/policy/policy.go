@@ -11,6 +11,7 @@ import (
 	configapi "sigs.k8s.io/gateway-api-inference-extension/apix/config/v1alpha1"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/engine"
 )
 
 const (
@@ -37,13 +38,21 @@ type Policy struct {
 	Placement       Placement
 	Acknowledgement Acknowledgement
 	Ledger          Ledger
+	// Engines are the profiles that pages are read by: those that are built in and,
+	// instead of or beside them, those of Telemetry.Profiles.
+	Engines *engine.Set
+	// Exporters are in the order of the file: of two that know of the same pod, the
+	// first that has a value counts.
+	Exporters []Exporter
 	// Pool is the inline StaticPool; nil if the file has none.
 	Pool *Pool
 
 	// poolFile is where the file says discovery.file, as an Error without a
 	// verdict; nil if it does not.
-	poolFile  *Error
-	effective string
+	poolFile *Error
+	// ownEngines are the profiles of Telemetry.Profiles, ordered by name.
+	ownEngines []*engine.Profile
+	effective  string
 }
 
 // Profile is the scheduling profile.
@@ -138,6 +147,9 @@ type Telemetry struct {
 	// MaxPage is in decoded bytes.
 	MaxPage int64
 	Workers int
+	// Profiles is the directory of the engine profiles that are not built in,
+	// resolved against the configuration's directory; empty if there is none.
+	Profiles string
 }
 
 // Placement is how readings become a pick.
@@ -170,8 +182,23 @@ func Load(path string, catalog Catalog) (*Policy, []Warning, error) {
 }
 
 // Parse is Load for bytes that were read already. Name stands in errors, dir is
-// where relative paths start.
+// where relative paths start. The one thing that it reads is the directory of
+// telemetry.profiles.
 func Parse(name string, data []byte, dir string, catalog Catalog) (*Policy, []Warning, error) {
+	a := parse(name, data, dir, catalog)
+	return a.policy, a.warnings, a.err
+}
+
+// attempt is what came of parsing a configuration.
+type attempt struct {
+	policy   *Policy
+	warnings []Warning
+	err      error
+	// profiles are those that the configuration names, also where it was refused.
+	profiles profileDirectory
+}
+
+func parse(name string, data []byte, dir string, catalog Catalog) (a attempt) {
 	p := &problems{file: name}
 	all := split(p, data)
 	docs := inOrder(all)
@@ -184,26 +211,34 @@ func Parse(name string, data []byte, dir string, catalog Catalog) (*Policy, []Wa
 	} else if len(all) > 0 {
 		all[0].refuse("kind", "must be EndpointPickerConfig in the first document")
 	}
-	if d := docs[kindBerth]; d != nil {
+	berth := docs[kindBerth]
+	if d := berth; d != nil {
 		settings = d.settings()
 		if settings.Discovery.File != "" {
 			policy.poolFile = &Error{File: name, Line: d.line("discovery.file"), Field: "discovery.file", Value: d.value("discovery.file")}
 		}
 	}
 	policy.apply(&settings, dir)
+	a.profiles = readProfiles(policy.Telemetry.Profiles)
+	policy.Engines, policy.ownEngines = p.engines(berth, &a.profiles)
+	if berth != nil {
+		policy.Exporters = berth.exporters(settings.Telemetry.Exporters, policy.Engines)
+	}
 	if d := docs[kindPool]; d != nil {
-		policy.Pool = d.pool()
+		policy.Pool = d.pool(policy.Engines)
 		if settings.Discovery.File != "" {
 			d.problems.refuse(d.root.Line, "kind", d.kind, "must be left out, or else discovery.file: the pool is either this document or that file")
 		}
 	}
-	if err := p.err(); err != nil {
-		return nil, nil, err
+	if a.err = p.err(); a.err != nil {
+		return a
 	}
 	if err := policy.seal(&picker, &settings); err != nil {
-		return nil, nil, &Error{File: name, Allowed: "cannot be written in canonical form: " + err.Error(), cause: err}
+		a.err = &Error{File: name, Allowed: "cannot be written in canonical form: " + err.Error(), cause: err}
+		return a
 	}
-	return policy, p.warnings, nil
+	a.policy, a.warnings = policy, p.warnings
+	return a
 }
 
 // PoolFileError is an error of reading Discovery.File as one of the
@@ -244,12 +279,7 @@ func inOrder(docs []*document) map[string]*document {
 }
 
 func (p *Policy) apply(c *v1alpha1.BerthConfiguration, dir string) {
-	if f := c.Discovery.File; f != "" {
-		if !filepath.IsAbs(f) {
-			f = filepath.Join(dir, f)
-		}
-		p.Discovery.File = filepath.Clean(f)
-	}
+	p.Discovery.File = resolved(c.Discovery.File, dir)
 	p.Gateway = Gateway{c.Gateway.Fallbacks, c.Gateway.OnViolation, c.Gateway.RequestTrailers, c.Gateway.UnknownPaths}
 	p.Limits = Limits{
 		Body:             int64(c.Limits.Body),
@@ -277,8 +307,22 @@ func (p *Policy) apply(c *v1alpha1.BerthConfiguration, dir string) {
 		Timeout: time.Duration(c.Telemetry.Timeout),
 		MaxPage: int64(c.Telemetry.MaxPage),
 		Workers: c.Telemetry.Workers,
+
+		Profiles: resolved(c.Telemetry.Profiles, dir),
 	}
 	p.Placement = Placement{c.Placement.Quorum}
 	p.Acknowledgement = Acknowledgement{c.Acknowledgement.ResponseHeaders}
 	p.Ledger = Ledger{c.Ledger.Ring, c.Ledger.Candidates}
+}
+
+// resolved is a path that is meant from dir; empty if it says nothing.
+func resolved(path, dir string) string {
+	switch {
+	case path == "":
+		return ""
+	case filepath.IsAbs(path):
+		return filepath.Clean(path)
+	default:
+		return filepath.Join(dir, path)
+	}
 }

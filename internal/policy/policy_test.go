@@ -132,6 +132,7 @@ func TestTheExampleFileIsReadWhole(t *testing.T) {
 		Placement:       Placement{Quorum: 0.5},
 		Acknowledgement: Acknowledgement{ResponseHeaders: "summary"},
 		Ledger:          Ledger{Ring: 1000, Candidates: 512},
+		Engines:         p.Engines,
 		Pool:            p.Pool,
 		effective:       p.effective,
 	}
@@ -434,7 +435,7 @@ func TestAPoolFileThatCannotBeReadIsAnErrorOfTheConfiguration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, cause := LoadPool(c.file)
+		_, cause := LoadPool(c.file, nil)
 		err = p.PoolFileError(cause)
 		var typed *Error
 		if fmt.Sprint(err) != c.want || !errors.As(err, &typed) || errors.Is(err, fs.ErrNotExist) != (c.file == missing) {
@@ -447,7 +448,7 @@ func TestAFileThatCannotBeReadKeepsTheSystemsReason(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "no.yaml")
 	for name, load := range map[string]func(string) error{
 		"policy": func(path string) error { _, _, err := Load(path, catalog{}); return err },
-		"pool":   func(path string) error { _, err := LoadPool(path); return err },
+		"pool":   func(path string) error { _, err := LoadPool(path, nil); return err },
 	} {
 		err := load(missing)
 		var typed *Error

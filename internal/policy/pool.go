@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/pool"
 )
 
@@ -27,19 +28,24 @@ type Pool struct {
 	source v1alpha1.StaticPool
 }
 
-// LoadPool reads and parses the StaticPool file at path.
-func LoadPool(path string) (*Pool, error) {
+// LoadPool reads and parses the StaticPool file at path. Its endpoints may name
+// the engines that there is a profile for in engines, which is a policy's; nil
+// stands for those that are built in.
+func LoadPool(path string, engines *engine.Set) (*Pool, error) {
 	data, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
-	return ParsePool(path, data)
+	return ParsePool(path, data, engines)
 }
 
-// ParsePool parses a file with one StaticPool and nothing else. Name stands in
-// errors, which are as those of Parse.
-func ParsePool(name string, data []byte) (*Pool, error) {
+// ParsePool is LoadPool for bytes that were read already: one StaticPool and
+// nothing else. Name stands in errors, which are as those of Parse.
+func ParsePool(name string, data []byte, engines *engine.Set) (*Pool, error) {
 	p := &problems{file: name}
+	if engines == nil {
+		engines, _ = p.engines(nil, &profileDirectory{})
+	}
 	var result *Pool
 	for i, d := range split(p, data) {
 		switch {
@@ -48,7 +54,7 @@ func ParsePool(name string, data []byte) (*Pool, error) {
 		case i > 0:
 			d.refuse("kind", "must occur once: a pool file has one document")
 		default:
-			result = d.pool()
+			result = d.pool(engines)
 		}
 	}
 	if err := p.err(); err != nil {
@@ -57,8 +63,9 @@ func ParsePool(name string, data []byte) (*Pool, error) {
 	return result, nil
 }
 
-// pool decodes and checks the StaticPool.
-func (d *document) pool() *Pool {
+// pool decodes and checks the StaticPool. Without engines, their names are not
+// checked.
+func (d *document) pool(engines *engine.Set) *Pool {
 	c := v1alpha1.StaticPool{
 		Metadata:    v1alpha1.PoolMetadata{Namespace: "default"},
 		FailureMode: v1alpha1.FailClose,
@@ -80,7 +87,8 @@ func (d *document) pool() *Pool {
 		if d.failed[path] {
 			continue
 		}
-		spec := d.endpoint(path, &c.Endpoints[i])
+		spec := d.endpoint(path, &c.Endpoints[i], engines)
+		spec.Pod = c.Metadata.Namespace + "/" + spec.Name
 		unique(d, names, spec.Name, path, "name", "must be a name of its own")
 		if spec.Address.IsValid() {
 			// The line of the port, where one host has several endpoints.
@@ -101,7 +109,7 @@ func unique[K comparable](d *document, seen map[K]string, key K, path, field, al
 	seen[key] = path
 }
 
-func (d *document) endpoint(path string, e *v1alpha1.StaticEndpoint) pool.Spec {
+func (d *document) endpoint(path string, e *v1alpha1.StaticEndpoint, engines *engine.Set) pool.Spec {
 	at := func(key string) string { return child(path, key) }
 	spec := pool.Spec{
 		Name:         e.Name,
@@ -132,7 +140,7 @@ func (d *document) endpoint(path string, e *v1alpha1.StaticEndpoint) pool.Spec {
 	}
 	d.servedModels(at("servedModels"), e.ServedModels)
 	known := d.declarations(path, e)
-	spec.Engine = d.engine(path, e, known)
+	spec.Engine = d.engine(path, e, known, engines)
 	spec.ContextLimit = d.contextLimit(path, e, known)
 	spec.Metrics = d.metrics(path, e, known)
 	return spec
@@ -218,14 +226,11 @@ func (d *document) declarations(path string, e *v1alpha1.StaticEndpoint) map[str
 	return known
 }
 
-// engines are those that this version has a profile for. Any other name would
-// be believed, and the endpoint never read: to declare an engine is to leave out
-// its detection.
-var engines = []string{"vllm"}
-
-// engine prefers what is said more directly; every place must name one of the
-// engines.
-func (d *document) engine(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration) string {
+// engine is the name of the declared engine's profile. It prefers what is said
+// more directly; every place must name an engine that a profile is for: another
+// name would be believed, and the endpoint never read, since to declare an engine
+// is to leave out its detection.
+func (d *document) engine(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration, engines *engine.Set) string {
 	var said []declaration
 	if at := child(path, "engine"); d.has(at) {
 		said = append(said, declaration{e.Engine, at})
@@ -235,16 +240,20 @@ func (d *document) engine(path string, e *v1alpha1.StaticEndpoint, known map[str
 			said = append(said, l)
 		}
 	}
-	for _, s := range said {
-		if !slices.Contains(engines, s.value) {
-			d.refuse(s.path, "must be "+strings.Join(engines, " or ")+
-				": other engines are not read by this version; leave it out to serve without telemetry")
-		}
-	}
-	if len(said) == 0 {
+	if len(said) == 0 || engines == nil {
 		return ""
 	}
-	return said[0].value
+	names := make([]string, len(said))
+	for i, s := range said {
+		p := engines.Profile(s.value)
+		if p == nil || p.Exporter() {
+			d.refuse(s.path, "must be the name or an alias of an engine's profile ("+list(namesOf(engines, false))+
+				"); telemetry.profiles adds others; leave it out to serve without telemetry")
+			continue
+		}
+		names[i] = p.Name()
+	}
+	return names[0]
 }
 
 func (d *document) contextLimit(path string, e *v1alpha1.StaticEndpoint, known map[string]declaration) int64 {

@@ -22,18 +22,18 @@ endpoints:
    servedModels: [llama-3.1-8b, "8b"], contextLimit: 8192, labels: {berth.dev/tier: "1", app: x},
    annotations: {berth.dev/tenants: "a,b"}, metrics: {scheme: https, port: 19201, path: "/metrics?name=a"}}
 - {name: "r2 (spare)", address: "::1", port: 65535}
-`))
+`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []pool.Spec{{
-		Name: "r1", Address: netip.MustParseAddrPort("127.0.0.1:19101"), Engine: "vllm", Node: "n1", Zone: "eu-1",
+		Name: "r1", Pod: "local/r1", Address: netip.MustParseAddrPort("127.0.0.1:19101"), Engine: "vllm", Node: "n1", Zone: "eu-1",
 		Ready: false, Terminating: true, ServedModels: []string{"llama-3.1-8b", "8b"}, ContextLimit: 8192,
 		Labels:      map[string]string{"berth.dev/tier": "1", "app": "x"},
 		Annotations: map[string]string{"berth.dev/tenants": "a,b"},
 		Metrics:     pool.MetricsTarget{Scheme: "https", Port: 19201, Path: "/metrics?name=a"},
 	}, {
-		Name: "r2 (spare)", Address: netip.MustParseAddrPort("[::1]:65535"), Ready: true,
+		Name: "r2 (spare)", Pod: "local/r2 (spare)", Address: netip.MustParseAddrPort("[::1]:65535"), Ready: true,
 	}}
 	if p.Namespace != "local" || p.Name != "demo.example" || p.FailureMode != v1alpha1.FailOpen || !reflect.DeepEqual(p.Endpoints, want) {
 		t.Errorf("got  %+v\nwant %+v", p, want)
@@ -41,7 +41,7 @@ endpoints:
 }
 
 func TestAPoolFileMayLeaveOutNamespaceFailureModeAndEndpoints(t *testing.T) {
-	p, err := ParsePool("pool.yaml", []byte("apiVersion: berth.dev/v1alpha1\nkind: StaticPool\nmetadata: {name: demo}\n"))
+	p, err := ParsePool("pool.yaml", []byte("apiVersion: berth.dev/v1alpha1\nkind: StaticPool\nmetadata: {name: demo}\n"), nil)
 	if err != nil || p.Namespace != "default" || p.FailureMode != v1alpha1.FailClose || len(p.Endpoints) != 0 {
 		t.Errorf("%+v, %v; want default/demo, FailClose, no endpoints", p, err)
 	}
@@ -58,7 +58,7 @@ func TestAnAddressIsOneHostThatTrafficMayGoTo(t *testing.T) {
 		"::ffff:10.0.0.1":    "10.0.0.1:80",
 		"0:0:0:0:0:ffff:a:1": "0.10.0.1:80",
 	} {
-		p, err := ParsePool("pool.yaml", fmt.Appendf(nil, "%s- {name: a, address: %q, port: 80}\n", poolHead, text))
+		p, err := ParsePool("pool.yaml", fmt.Appendf(nil, "%s- {name: a, address: %q, port: 80}\n", poolHead, text), nil)
 		if err != nil || p.Endpoints[0].Address.String() != want {
 			t.Errorf("%s: %v, %v; want %s", text, p, err, want)
 		}
@@ -86,7 +86,7 @@ func TestAnAddressIsOneHostThatTrafficMayGoTo(t *testing.T) {
 		"::":                     "not the unspecified address",
 		"::ffff:0.0.0.0":         "not the unspecified address",
 	} {
-		_, err := ParsePool("pool.yaml", fmt.Appendf(nil, "%s- {name: a, address: %q, port: 80}\n", poolHead, text))
+		_, err := ParsePool("pool.yaml", fmt.Appendf(nil, "%s- {name: a, address: %q, port: 80}\n", poolHead, text), nil)
 		typed, _ := refusals(err)
 		if len(typed) != 1 || typed[0].Field != "endpoints[0].address" || typed[0].Line != 5 || !strings.Contains(typed[0].Allowed, fragment) {
 			t.Errorf("%q: %v; want line 5, endpoints[0].address, %q", text, err, fragment)
@@ -106,6 +106,9 @@ func TestLabelsAndAnnotationsAreUnderstoodWhereAFieldIsLeftOut(t *testing.T) {
 		{"the stock label", "labels: {inference.networking.k8s.io/engine-type: vllm}", "vllm", 0, pool.MetricsTarget{}},
 		{"the stock label as an annotation", "annotations: {inference.networking.k8s.io/engine-type: vllm}", "vllm", 0, pool.MetricsTarget{}},
 		{"labels beside the field", "engine: vllm, labels: {inference.networking.k8s.io/engine-type: vllm, berth.dev/engine: vllm}", "vllm", 0, pool.MetricsTarget{}},
+		{"an alias", "engine: trtllm", "trtllm-serve", 0, pool.MetricsTarget{}},
+		{"an alias as the stock label", "labels: {inference.networking.k8s.io/engine-type: rocm-atom}", "atom", 0, pool.MetricsTarget{}},
+		{"a field beside another label", "engine: sglang, labels: {inference.networking.k8s.io/engine-type: vllm}", "sglang", 0, pool.MetricsTarget{}},
 		{"annotations", `annotations: {berth.dev/engine: vllm, berth.dev/context-limit: "4096", berth.dev/metrics-scheme: https, berth.dev/metrics-port: "9100", berth.dev/metrics-path: /stats}`,
 			"vllm", 4096, pool.MetricsTarget{Scheme: "https", Port: 9100, Path: "/stats"}},
 		{"labels", `labels: {berth.dev/context-limit: "4096", berth.dev/metrics-port: "9100"}`, "", 4096, pool.MetricsTarget{Port: 9100}},
@@ -113,7 +116,7 @@ func TestLabelsAndAnnotationsAreUnderstoodWhereAFieldIsLeftOut(t *testing.T) {
 			"", 4096, pool.MetricsTarget{Scheme: "http", Port: 9100, Path: "/stats"}},
 		{"somebody else's", `annotations: {prometheus.io/port: "99999", example.com/berth.dev: x}`, "", 0, pool.MetricsTarget{}},
 	} {
-		p, err := ParsePool("pool.yaml", []byte(poolHead+"- {name: a, address: 10.0.0.1, port: 80, "+c.entry+"}\n"))
+		p, err := ParsePool("pool.yaml", []byte(poolHead+"- {name: a, address: 10.0.0.1, port: 80, "+c.entry+"}\n"), nil)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -123,6 +126,10 @@ func TestLabelsAndAnnotationsAreUnderstoodWhereAFieldIsLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// anEngine is what an endpoint may declare, with the engines that are built in.
+const anEngine = "must be the name or an alias of an engine's profile (atom, sglang, triton-tensorrt-llm, trtllm-serve, vllm); " +
+	"telemetry.profiles adds others; leave it out to serve without telemetry"
 
 func TestEachBadPoolIsRefusedWithItsPlace(t *testing.T) {
 	with := func(entry string) string {
@@ -175,21 +182,23 @@ func TestEachBadPoolIsRefusedWithItsPlace(t *testing.T) {
 		{"context-limit", with("annotations: {berth.dev/context-limit: 8k}"), []string{"8: endpoints[0].annotations[berth.dev/context-limit]: 8k: must be a whole number of tokens"}},
 		{"no served model", with("servedModels: []"), []string{"8: endpoints[0].servedModels: [...]: must have at least one name"}},
 		{"served models", with("servedModels: [a, \"\", a]"), []string{`8: endpoints[0].servedModels[1]: "": must be 1 to 512`, "8: endpoints[0].servedModels[2]: a: must occur once"}},
-		{"an engine in another case", with("engine: vLLM"), []string{"8: endpoints[0].engine: vLLM: must be vllm: other engines are not read by this version"}},
-		{"an engine that is not read", with("engine: sglang"), []string{"8: endpoints[0].engine: sglang: must be vllm"}},
-		{"an engine that is not read, by our label", with("labels: {berth.dev/engine: SGLang}"), []string{"8: endpoints[0].labels[berth.dev/engine]: SGLang: must be vllm"}},
-		{"an engine that is not read, by our annotation", with("annotations: {berth.dev/engine: atom}"), []string{"8: endpoints[0].annotations[berth.dev/engine]: atom: must be vllm"}},
-		{"an engine that is not read, by the stock label", with("labels: {inference.networking.k8s.io/engine-type: sglang}"), []string{
-			"8: endpoints[0].labels[inference.networking.k8s.io/engine-type]: sglang: must be vllm"}},
-		{"labels that contradict the field", with("engine: vllm\n  labels: {inference.networking.k8s.io/engine-type: sglang, berth.dev/engine: atom}"), []string{
-			"9: endpoints[0].labels[berth.dev/engine]: atom: must be vllm", "9: endpoints[0].labels[inference.networking.k8s.io/engine-type]: sglang: must be vllm"}},
-		{"an engine with a space", with("engine: v llm"), []string{"8: endpoints[0].engine: v llm: must be vllm: other engines are not read by this version; leave it out"}},
-		{"an empty engine", with("engine: \"\""), []string{`8: endpoints[0].engine: "": must be vllm: other engines are not read by this version; leave it out`}},
+		{"an engine in another case", with("engine: vLLM"), []string{"8: endpoints[0].engine: vLLM: " + anEngine}},
+		{"an engine that is not read", with("engine: llama.cpp"), []string{"8: endpoints[0].engine: llama.cpp: " + anEngine}},
+		{"an exporter for an engine", with("engine: dcgm"), []string{"8: endpoints[0].engine: dcgm: " + anEngine}},
+		{"an exporter's alias for an engine", with("engine: dcgm-exporter"), []string{"8: endpoints[0].engine: dcgm-exporter: " + anEngine}},
+		{"an engine that is not read, by our label", with("labels: {berth.dev/engine: SGLang}"), []string{"8: endpoints[0].labels[berth.dev/engine]: SGLang: " + anEngine}},
+		{"an engine that is not read, by our annotation", with("annotations: {berth.dev/engine: tgi}"), []string{"8: endpoints[0].annotations[berth.dev/engine]: tgi: " + anEngine}},
+		{"an engine that is not read, by the stock label", with("labels: {inference.networking.k8s.io/engine-type: tgi}"), []string{
+			"8: endpoints[0].labels[inference.networking.k8s.io/engine-type]: tgi: " + anEngine}},
+		{"labels beside the field that no profile is for", with("engine: vllm\n  labels: {inference.networking.k8s.io/engine-type: tgi, berth.dev/engine: mlx}"), []string{
+			"9: endpoints[0].labels[berth.dev/engine]: mlx: " + anEngine, "9: endpoints[0].labels[inference.networking.k8s.io/engine-type]: tgi: " + anEngine}},
+		{"an engine with a space", with("engine: v llm"), []string{"8: endpoints[0].engine: v llm: " + anEngine}},
+		{"an empty engine", with("engine: \"\""), []string{`8: endpoints[0].engine: "": ` + anEngine}},
 		{"an empty zone", with("zone: \"\""), []string{`8: endpoints[0].zone: "": must be 1 to 253 printable`}},
 		{"ready", with("ready: \"yes\""), []string{`8: endpoints[0].ready: "yes": must be true or false`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := ParsePool("pool.yaml", []byte(c.text))
+			p, err := ParsePool("pool.yaml", []byte(c.text), nil)
 			if p != nil {
 				t.Errorf("a refused file gives %+v; want nothing", p)
 			}

@@ -24,7 +24,7 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 		link: "cannot be read: it is not a regular file",
 		dir:  "cannot be read: is a directory",
 	} {
-		if _, err := LoadPool(path); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := LoadPool(path, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}

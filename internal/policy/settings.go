@@ -42,6 +42,10 @@ func (d *document) settings() v1alpha1.BerthConfiguration {
 	within(d, "telemetry.timeout", t.Timeout, span(time.Millisecond), span(10*time.Second))
 	within(d, "telemetry.maxPage", t.MaxPage, 64*v1alpha1.KiB, 64*v1alpha1.MiB)
 	within(d, "telemetry.workers", t.Workers, 1, 1024)
+	if d.has("telemetry.profiles") && (t.Profiles == "" || strings.ContainsRune(t.Profiles, 0)) {
+		d.refuse("telemetry.profiles", "must be the path of a directory")
+		t.Profiles = ""
+	}
 
 	// NaN fails every comparison.
 	if q := c.Placement.Quorum; !(q > 0 && q <= 1) {

@@ -5,9 +5,12 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/berth-dev/berth/internal/engine"
 )
 
 const (
@@ -21,39 +24,72 @@ const (
 	recheck = 10 * time.Second
 )
 
-// Watch follows the configuration file at path until ctx ends, and then returns
-// nil; it returns an error only if it could not begin. It calls onChange from
-// its own goroutine, the caller's, one call at a time: first with what the file
-// says at the start, so that no change between an earlier Load and Watch is
-// missed, then whenever its bytes have changed. With an error the caller keeps
-// the last good policy; the next good one follows even if it is the same again.
+// Watch follows the configuration file at path, and the directory of
+// telemetry.profiles if it names one, until ctx ends, and then returns nil; it
+// returns an error only if it could not begin. It calls onChange from its own
+// goroutine, the caller's, one call at a time: first with what the files say at
+// the start, so that no change between an earlier Load and Watch is missed, then
+// whenever the bytes of one have changed, or there is one more or one less. With
+// an error the caller keeps the last good policy; the next good one follows even
+// if it is the same again.
 //
 // The pool file that a policy names is not watched: see WatchPool.
 func Watch(ctx context.Context, path string, catalog Catalog, onChange func(*Policy, []Warning, error)) error {
-	return watchFile(ctx, path, func(data []byte, err error) {
-		if err != nil {
-			onChange(nil, nil, err)
-			return
+	// States are of what was parsed, so that a change during that is one for the
+	// next look.
+	var file, profiles, directory string
+	return watch(ctx, path, func() []string {
+		data, err := readFile(path)
+		now := readProfiles(directory)
+		if stateOf(data, err) == file && now.state() == profiles {
+			return now.places
 		}
-		onChange(Parse(path, data, filepath.Dir(path), catalog))
+		a := attempt{err: err}
+		if err == nil {
+			a = parse(path, data, filepath.Dir(path), catalog)
+		}
+		file, profiles, directory = stateOf(data, err), a.profiles.state(), a.profiles.path
+		onChange(a.policy, a.warnings, a.err)
+		return a.profiles.places
 	})
 }
 
-// WatchPool follows a StaticPool file as Watch follows a configuration.
-func WatchPool(ctx context.Context, path string, onChange func(*Pool, error)) error {
-	return watchFile(ctx, path, func(data []byte, err error) {
-		if err != nil {
+// WatchPool follows a StaticPool file as Watch follows a configuration. Engines
+// are as for LoadPool.
+func WatchPool(ctx context.Context, path string, engines *engine.Set, onChange func(*Pool, error)) error {
+	var file string
+	return watch(ctx, path, func() []string {
+		data, err := readFile(path)
+		s := stateOf(data, err)
+		switch {
+		case s == file:
+			return nil
+		case err != nil:
 			onChange(nil, err)
-			return
+		default:
+			onChange(ParsePool(path, data, engines))
 		}
-		onChange(ParsePool(path, data))
+		file = s
+		return nil
 	})
 }
 
-// watchFile watches directories, not the file: a watch on a file stays with the
-// old inode when an editor renames a new one over it, and in a mounted
-// ConfigMap only the symbolic link ..data beside the file changes.
-func watchFile(ctx context.Context, path string, onChange func([]byte, error)) error {
+// stateOf tells what a file says from what it said before, unreadable files
+// among them.
+func stateOf(data []byte, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(data))
+}
+
+// watch calls look at the start and whenever something may have changed beside
+// path or in the directories that look returned last.
+//
+// It watches directories, not the file: a watch on a file stays with the old
+// inode when an editor renames a new one over it, and in a mounted ConfigMap only
+// the symbolic link ..data beside the file changes.
+func watch(ctx context.Context, path string, look func() (beside []string)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return &Error{File: path, Allowed: "cannot be watched: " + err.Error(), cause: err}
@@ -63,17 +99,13 @@ func watchFile(ctx context.Context, path string, onChange func([]byte, error)) e
 		return &Error{File: path, Allowed: "cannot be watched: " + err.Error(), cause: err}
 	}
 
-	var last string
+	var beside []string
 	read := func() {
-		follow(w, path)
-		data, err := readFile(path)
-		state := fmt.Sprintf("%x", sha256.Sum256(data))
-		if err != nil {
-			state = err.Error()
-		}
-		if state != last {
-			last = state
-			onChange(data, err)
+		follow(w, path, beside)
+		if now := look(); !slices.Equal(now, beside) {
+			// What changed there before it was watched shows in a second look.
+			follow(w, path, now)
+			beside = look()
 		}
 	}
 	read()
@@ -107,12 +139,15 @@ func watchFile(ctx context.Context, path string, onChange func([]byte, error)) e
 }
 
 // follow watches the file's directory and, where the file is a symbolic link,
-// the directory of its target. Watching one twice is harmless; one that is gone
-// is tried again by the next call.
-func follow(w *fsnotify.Watcher, path string) {
+// the directory of its target, and those beside. Watching one twice is harmless;
+// one that is gone is tried again by the next call.
+func follow(w *fsnotify.Watcher, path string, beside []string) {
 	dirs := map[string]bool{filepath.Dir(path): true}
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		dirs[filepath.Dir(target)] = true
+	}
+	for _, dir := range beside {
+		dirs[dir] = true
 	}
 	for _, watched := range w.WatchList() {
 		if !dirs[watched] {

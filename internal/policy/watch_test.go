@@ -23,7 +23,7 @@ func watchPool(t *testing.T, path string) <-chan load {
 	ctx, cancel := context.WithCancel(context.Background())
 	loads, done := make(chan load), make(chan error, 1)
 	go func() {
-		done <- WatchPool(ctx, path, func(p *Pool, err error) {
+		done <- WatchPool(ctx, path, nil, func(p *Pool, err error) {
 			l := load{err: err}
 			if p != nil {
 				l.name = p.Name
@@ -222,7 +222,7 @@ func TestAWatchedConfigurationArrivesParsed(t *testing.T) {
 }
 
 func TestWatchingADirectoryThatIsNotThereIsAnError(t *testing.T) {
-	err := WatchPool(context.Background(), filepath.Join(t.TempDir(), "no", "pool.yaml"), func(*Pool, error) {
+	err := WatchPool(context.Background(), filepath.Join(t.TempDir(), "no", "pool.yaml"), nil, func(*Pool, error) {
 		t.Error("called without a watch")
 	})
 	if err == nil {

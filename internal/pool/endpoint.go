@@ -12,6 +12,9 @@ type Spec struct {
 	// Name is unique in the pool: the static endpoint's name, or the pod's
 	// namespace/name with its port or rank.
 	Name string
+	// Pod is the pod's namespace/name, by which the pages of exporters join. Of a
+	// static endpoint it is the pool's namespace and the endpoint's name.
+	Pod string
 	// UID is the pod's; empty for static endpoints.
 	UID string
 	// Address is where requests go.

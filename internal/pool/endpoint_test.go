@@ -90,6 +90,9 @@ func TestAFreshWordOfSleepOrIllHealthExcludes(t *testing.T) {
 			if got := endpointWith(Spec{}, telemetry.Sleeping, r).Excluded(tc.at); got != tc.asleep {
 				t.Errorf("sleeping: Excluded = %v, want %v", got, tc.asleep)
 			}
+			if got := endpointWith(Spec{}, telemetry.Ready, r).Excluded(tc.at); got != tc.unhealthy {
+				t.Errorf("ready: Excluded = %v, want %v", got, tc.unhealthy)
+			}
 			if got := endpointWith(Spec{}, telemetry.Health, r).Excluded(tc.at); got != tc.unhealthy {
 				t.Errorf("health: Excluded = %v, want %v", got, tc.unhealthy)
 			}

@@ -92,7 +92,7 @@ func (h *hot) takeOver(s *telemetry.Snapshot, pending int32, served *ServedSet) 
 		h.until[i].Store(encodeUntil(r))
 	}
 	h.asleepUntil.Store(freshUntil(&s.Readings[telemetry.Sleeping], 1))
-	h.unhealthyUntil.Store(freshUntil(&s.Readings[telemetry.Health], 0))
+	h.unhealthyUntil.Store(max(freshUntil(&s.Readings[telemetry.Health], 0), freshUntil(&s.Readings[telemetry.Ready], 0)))
 	h.served.Store(served)
 	h.pending.Store(pending)
 	h.seq.Add(1)
@@ -124,8 +124,8 @@ func (l *Live) ReadLoad(now telemetry.Instant, out *Load) {
 	}
 }
 
-// Excluded reports whether the engine's last fresh word was that it sleeps or
-// is unhealthy. Unknown is neither.
+// Excluded reports whether the engine's last fresh word was that it sleeps, is
+// unhealthy or not ready. Unknown is none of them.
 func (l *Live) Excluded(now telemetry.Instant) bool {
 	return l.hot.asleepUntil.Load() > int64(now) || l.hot.unhealthyUntil.Load() > int64(now)
 }

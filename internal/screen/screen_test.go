@@ -75,7 +75,8 @@ func TestWhatExcludesOneEndpoint(t *testing.T) {
 		{"a health that made no sense", ready, telemetry.Health, ptr(word(0, telemetry.Invalid, valid)), Request{}, Kept},
 		{"a health that was not given", ready, telemetry.Health, ptr(word(0, telemetry.Missing, 0)), Request{}, Kept},
 		{"healthy", ready, telemetry.Health, ptr(word(1, telemetry.Fresh, valid)), Request{}, Kept},
-		{"the engine says not ready, discovery says ready", ready, telemetry.Ready, ptr(word(0, telemetry.Fresh, valid)), Request{}, Kept},
+		{"the engine says not ready, discovery says ready", ready, telemetry.Ready, ptr(word(0, telemetry.Fresh, valid)), Request{}, ByHealth},
+		{"the engine said not ready, long ago", ready, telemetry.Ready, ptr(word(0, telemetry.Stale, valid)), Request{}, Kept},
 
 		{"the served set is unknown", ready, 0, nil, Request{Model: "m"}, Kept},
 		{"the served set made no sense", ready, telemetry.ServedModels, ptr(served(telemetry.Invalid, "n")), Request{Model: "m"}, Kept},

@@ -72,10 +72,17 @@ func (r *Reading) documentValue(f Field) any {
 			return nil
 		}
 		d := r.Detail.Distribution
-		return v1alpha1.Distribution{Mean: d.Mean, P50: d.P50, P90: d.P90, P99: d.P99, Count: d.Count}
+		return v1alpha1.Distribution{Mean: d.Mean, P50: quantile(d.P50), P90: quantile(d.P90), P99: quantile(d.P99), Count: d.Count}
 	default:
 		return r.Value
 	}
+}
+
+func quantile(v float64) *float64 {
+	if math.IsNaN(v) {
+		return nil
+	}
+	return &v
 }
 
 func timePointer(i Instant) *time.Time {

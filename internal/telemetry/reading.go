@@ -115,7 +115,8 @@ type Detail struct {
 // Source says where a value was read.
 type Source struct{ Path, Metric, Rule string }
 
-// Distribution summarises a quantity over a window, in the field's unit.
+// Distribution summarises a quantity over a window, in the field's unit. The
+// quantiles are NaN where the engine tells no more than sum and count.
 type Distribution struct {
 	Mean, P50, P90, P99 float64
 	Count               uint64
@@ -150,6 +151,11 @@ type Snapshot struct {
 	Engine string
 	// Profile is the profile's name and the digest of its text.
 	Profile string
+	// Declared is the kind of engine that was declared, where the page says
+	// otherwise; empty where it does not.
+	Declared string
+	// Incarnation counts the engine processes seen behind the endpoint, from 1.
+	Incarnation uint32
 	// ScrapedAt is when the newest page was asked for.
 	ScrapedAt Instant
 }

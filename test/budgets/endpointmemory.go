@@ -3,20 +3,24 @@ package main
 import (
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/test/finding"
 )
 
-const largePool = 5000
+const (
+	largePool   = 5000
+	idleCadence = 5 * time.Second
+)
 
 func endpointMemorySubject() (subject, error) {
-	return pageSubject(fmt.Sprintf("no requests; a pool of %d endpoints at rest, each with a snapshot of the page vllm.prom", largePool))
+	return pageSubject(fmt.Sprintf("no requests; a pool of %d endpoints at rest, each with a snapshot and the full windows of the page vllm.prom", largePool))
 }
 
-// measureEndpointMemory is a large pool whose every endpoint has a snapshot of
-// its own, read from a page.
+// measureEndpointMemory is a large pool whose every endpoint has a snapshot and
+// windows of its own, read from pages.
 func measureEndpointMemory(s *session) error {
 	page, err := s.golden("vllm.prom")
 	if err != nil {
@@ -32,18 +36,22 @@ func measureEndpointMemory(s *session) error {
 	if err := registry.Update("default/pool", specs(largePool)); err != nil {
 		return err
 	}
-	for _, e := range registry.Set().Endpoints {
-		snapshot, err := profile.Read(page, engine.Input{At: now})
-		if err != nil {
-			return err
+	replicas := make([]steadyReplica, largePool)
+	for i, e := range registry.Set().Endpoints {
+		replicas[i] = steadyReplica{profile: profile, page: page, at: now}
+		for range 8 {
+			if err := replicas[i].read(idleCadence); err != nil {
+				return err
+			}
 		}
-		e.Publish(snapshot, e.BeginScrape())
+		e.Publish(replicas[i].snapshot, e.BeginScrape())
 	}
 	after, _ := liveMemory()
 	runtime.KeepAlive(registry)
+	runtime.KeepAlive(replicas)
 	s.report(finding.Finding{
 		Name: "endpoint-memory/5000", Value: (after - before) / largePool / 1024, Unit: "KiB", Limit: finding.AtMost(endpointMemory),
-		About: fmt.Sprintf("live heap per endpoint in a pool of %d, each with its own snapshot of a %d KB page", largePool, len(page)/1000),
+		About: fmt.Sprintf("live heap per endpoint in a pool of %d, each with its own snapshot and windows of a %d KB page", largePool, len(page)/1000),
 	})
 	return nil
 }

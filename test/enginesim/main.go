@@ -26,11 +26,12 @@ func main() {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var cfg enginesim.Config
-	var models string
+	var models, engine string
 	flags := flag.NewFlagSet("enginesim", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	address := flags.String("address", "127.0.0.1:0", "`host:port` to listen on; port 0 takes a free one")
 	flags.StringVar(&cfg.Name, "name", "", "name in x-sim-engine (default \"sim\")")
+	flags.StringVar(&engine, "engine", "vllm", "`kind` of engine to imitate: vllm, sglang, atom, trtllm-serve or triton")
 	flags.StringVar(&models, "model", "", "served model `names`, separated by commas (default \"sim-model\")")
 	flags.IntVar(&cfg.MaxModelLen, "max-model-len", 0, "largest prompt plus answer in `tokens` (default 8192, or what the KV cache holds)")
 	flags.IntVar(&cfg.OutputTokens, "output-tokens", 0, "`tokens` of an answer without max_tokens (default 48)")
@@ -59,6 +60,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if models != "" {
 		cfg.Models = strings.Split(models, ",")
 	}
+	dialect, err := enginesim.DialectNamed(engine)
+	if err != nil {
+		fmt.Fprintf(stderr, "enginesim: %v\n", err)
+		return 2
+	}
+	cfg.Dialect = dialect
 
 	server, err := enginesim.New(cfg)
 	if err != nil {

@@ -48,6 +48,41 @@ func TestASignalEndsItCleanly(t *testing.T) {
 	}
 }
 
+func TestEachKindOfEngineHasItsOwnPage(t *testing.T) {
+	for engine, c := range map[string]struct{ path, family string }{
+		"vllm":                {"/metrics", "vllm:num_requests_running"},
+		"sglang":              {"/metrics", "sglang:num_pages"},
+		"atom":                {"/metrics", "atom:metrics_snapshot_available"},
+		"trtllm-serve":        {"/prometheus/metrics", "trtllm_model_config_info"},
+		"triton":              {"/metrics", "nv_trt_llm_request_metrics"},
+		"triton-tensorrt-llm": {"/metrics", "nv_trt_llm_request_metrics"},
+	} {
+		ctx, signal := context.WithCancel(context.Background())
+		addr, code := start(ctx, t, "--engine", engine)
+		if status, body := get(t, "http://"+addr+c.path); status != http.StatusOK || !strings.Contains(body, "# TYPE "+c.family+" gauge") {
+			t.Errorf("%s: %s is %d %s, want %s on it", engine, c.path, status, body, c.family)
+		}
+		signal()
+		if got := <-code; got != 0 {
+			t.Errorf("%s: exit code %d, want 0", engine, got)
+		}
+	}
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
 func TestDyingIsAFailure(t *testing.T) {
 	addr, code := start(context.Background(), t)
 	if resp, err := http.Post("http://"+addr+"/sim/die", "", nil); err == nil {
@@ -66,6 +101,7 @@ func TestWrongFlagsAreExplained(t *testing.T) {
 	}{
 		{[]string{"--speed", "fast"}, 2, "invalid value \"fast\" for flag -speed"},
 		{[]string{"--jitter", "1"}, 2, "Jitter: 1: must be at least 0 and below 1"},
+		{[]string{"--engine", "llamafile"}, 2, "engine: \"llamafile\": must be vllm, sglang, atom, trtllm-serve, triton-tensorrt-llm or triton"},
 		{[]string{"extra"}, 2, "\"extra\": no arguments are allowed"},
 		{[]string{"--address", "nowhere"}, 1, "nowhere"},
 		{[]string{"--help"}, 0, "-max-running"},

@@ -1,0 +1,114 @@
+package collect
+
+import (
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// slowPage is when a page that changes only with the engine's process, or that
+// says only whether it is well, is to be asked for again.
+type slowPage struct {
+	due telemetry.Instant
+	// asked counts the times, for jitter.
+	asked uint64
+}
+
+const (
+	// slowRetry is the part of a slow page's cadence after which a failed one is
+	// asked for again.
+	slowRetry = 6
+	// absentPause is how long a page that is not there is let alone, while the
+	// process and its version stay the same.
+	absentPause = 10 * time.Minute
+)
+
+// slowPages asks for the slow pages that are due and returns s with what they
+// say; s itself stays as it is. Their failure is theirs alone: what they said
+// before stays and ages.
+func (w *worker) slowPages(j job, m *memory, s *telemetry.Snapshot) *telemetry.Snapshot {
+	pages := m.profile.SlowPages()
+	if m.slow == nil {
+		m.slow = make([]slowPage, len(pages))
+	}
+	changed := false
+	for i := range pages {
+		at := w.opts.Clock()
+		if at < m.slow[i].due && !changed {
+			continue
+		}
+		next, pause, goOn := w.slowPage(j, m, pages[i], s)
+		m.slow[i].asked++
+		m.slow[i].due = at.Add(jitter(pause, j.endpoint.Hash+uint64(i)<<32, m.slow[i].asked))
+		if newVersion(s, next) {
+			changed = true
+			for before := range i {
+				m.slow[before].due = at
+			}
+		}
+		s = next
+		if !goOn {
+			break
+		}
+	}
+	return s
+}
+
+// slowPage asks for one page. pause is that until it is asked for again; goOn is
+// false if there is no use in asking for others now.
+func (w *worker) slowPage(j job, m *memory, from engine.Page, s *telemetry.Snapshot) (next *telemetry.Snapshot, pause time.Duration, goOn bool) {
+	at := w.opts.Clock()
+	a := w.get(j, m.slowQuestion(j, from))
+	debug := func(reason string, cause error) {
+		w.opts.Logger.Debug("slow page fails", zap.String("endpoint", j.endpoint.Name), zap.String("path", from.Path), zap.String("reason", reason), zap.Error(cause))
+	}
+	retry := from.Every / slowRetry
+	if a.reason != "" && a.status != http.StatusNotFound {
+		debug(a.reason, a.cause)
+		// Where one hangs, the others would as well, and the next metrics page wait.
+		return s, retry, a.status != 0 && a.reason != "timeout"
+	}
+	next, err := m.profile.ReadSlow(from, a.status, a.body, at, w.opts.lease(from.Every), s)
+	switch {
+	case err != nil:
+		debug("malformed", err)
+		return s, retry, true
+	case a.status == http.StatusNotFound:
+		debug(a.reason, a.cause)
+		return next, absentPause, true
+	default:
+		return next, from.Every, true
+	}
+}
+
+// slowQuestion is where a slow page is: at its own port, or at the serving one.
+func (m *memory) slowQuestion(j job, from engine.Page) question {
+	q := question{
+		scheme: from.Scheme,
+		host:   hostAt(j.endpoint, from.Port),
+		path:   from.Path,
+		accept: from.Accept,
+		access: m.profile.Access(),
+		never:  m.profile.Never,
+		status: from.Format == engine.Status,
+	}
+	switch {
+	case q.host == m.page.host && (m.declared.Scheme != "" || q.scheme == ""):
+		// One port speaks one scheme. What is declared for the metrics port says
+		// nothing of another one.
+		q.scheme = m.page.scheme
+	case q.scheme == "":
+		q.scheme = "http"
+	}
+	return q
+}
+
+// newVersion reports that the engine states another version than before.
+func newVersion(before, after *telemetry.Snapshot) bool {
+	b, a := &before.Readings[telemetry.EngineVersion], &after.Readings[telemetry.EngineVersion]
+	return b.Recorded == telemetry.Fresh && a.Recorded == telemetry.Fresh && b.Detail.Text != a.Detail.Text
+}

@@ -1,0 +1,215 @@
+package console
+
+import (
+	"bytes"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/telemetry"
+)
+
+// everyKind is an observation with a field of each kind and of each state.
+func everyKind() *v1alpha1.Observation {
+	o := &v1alpha1.Observation{
+		Version: v1alpha1.Version, Kind: "Observation", Engine: "vllm", Profile: "vllm@sha256:0123456789ab", Order: "normal",
+		Replica: v1alpha1.Replica{Name: "r1", Address: "10.0.0.1:8000", EngineVersion: "0.32.0", ProcessStart: ptr(at.Add(-time.Hour))},
+		Fields:  (*telemetry.Snapshot)(nil).Document(telemetry.At(at)),
+	}
+	set := func(field string, r v1alpha1.Reading) {
+		r.Unit = o.Fields[field].Unit
+		if r.State == "" {
+			r.State, r.Support, r.Quality, r.ObservedAt = v1alpha1.Fresh, v1alpha1.Supported, 1, ptr(at.Add(-1234*time.Millisecond))
+		}
+		o.Fields[field] = r
+	}
+	set("queueDepth", v1alpha1.Reading{Value: 12.0, Source: &v1alpha1.Source{Path: "/metrics", Metric: "vllm:num_requests_waiting", Rule: "sum over engine"}})
+	set("kvCacheUtilization", v1alpha1.Reading{Value: 0.51236, Max: ptr(0.75), Reasons: []string{"frozen", "old"}})
+	set("sleeping", v1alpha1.Reading{Value: false})
+	set("servedModels", v1alpha1.Reading{Value: []string{"a", "b", "c", "d", "e", "f"}})
+	set("adaptersLoaded", v1alpha1.Reading{Value: []string{}})
+	set("adaptersWaiting", v1alpha1.Reading{Value: []string{strings.Repeat("long", 100)}})
+	set("kvCacheCapacity", v1alpha1.Reading{Value: 1.23456789e7})
+	set("energyPerToken", v1alpha1.Reading{Value: 0.0000123})
+	set("ttft", v1alpha1.Reading{Value: v1alpha1.Distribution{Mean: 0.25, P50: ptr(0.2), P90: ptr(0.5), P99: ptr(1.5), Count: 1234}})
+	set("e2e", v1alpha1.Reading{Value: v1alpha1.Distribution{Mean: 2, Count: 3}})
+	set("engineVersion", v1alpha1.Reading{Value: "0.32.0"})
+	set("processStart", v1alpha1.Reading{Value: at.Add(-time.Hour)})
+	set("activeRequests", v1alpha1.Reading{State: v1alpha1.Stale, Support: v1alpha1.Supported, Quality: 0.1, Value: 7.0, ObservedAt: ptr(at.Add(-time.Minute))})
+	set("power", v1alpha1.Reading{State: v1alpha1.Invalid, Support: v1alpha1.Supported, Reasons: []string{"value -1: want a finite number of at least 0"}})
+	set("ready", v1alpha1.Reading{State: v1alpha1.Missing, Support: v1alpha1.Unsupported, Reasons: []string{"no page for it"}})
+	set("prefixCacheHitRatio", v1alpha1.Reading{State: v1alpha1.Missing, Support: v1alpha1.Disabled, Reasons: []string{"prefix caching is off"}})
+	return o
+}
+
+func TestAnObservationShowsEachKindOfFieldInEachState(t *testing.T) {
+	failing := everyKind()
+	failing.Declared, failing.Excluded, failing.ScrapeError = "sglang", "asleep_or_unhealthy", "status_404"
+	for name, o := range map[string]*v1alpha1.Observation{
+		"observation.txt": everyKind(),
+		"observation-failing.txt": {
+			Engine: failing.Engine, Declared: failing.Declared, Excluded: failing.Excluded, ScrapeError: failing.ScrapeError,
+			Replica: v1alpha1.Replica{Name: "saved.prom"}, Fields: map[string]v1alpha1.Reading{},
+		},
+	} {
+		var out bytes.Buffer
+		if err := Observation(&out, at, o); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, out.Bytes())
+	}
+}
+
+func TestNumbersAreShortAndNeverRoundToZero(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "0", 3: "3", 0.5: "0.5", 0.123456: "0.1235", 999.99996: "1000", 12345.678: "12346", 0.00001: "1e-05", 2e15: "2000000000000000",
+	} {
+		if got := number(v); got != want {
+			t.Errorf("number(%v) is %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestNoStringOfAnObservationActsOnATerminal(t *testing.T) {
+	values := []any{hostile, []string{hostile, hostile}, 1.0, nil}
+	for _, value := range values {
+		o := everyKind()
+		o.Replica.Address = ""
+		filled(reflect.ValueOf(o))
+		for name, r := range o.Fields {
+			r.Value, r.Unit = value, hostile
+			r.State, r.Support = hostile, hostile
+			r.Source = &v1alpha1.Source{Path: hostile, Metric: hostile, Rule: hostile}
+			r.Reasons = []string{hostile, hostile}
+			o.Fields[name] = r
+		}
+		o.Engine, o.Profile, o.Declared, o.Excluded, o.ScrapeError = hostile, hostile, hostile, hostile, hostile
+		o.Replica.Name, o.Replica.EngineVersion = hostile, hostile
+		var out bytes.Buffer
+		if err := Observation(&out, at, o); err != nil {
+			t.Fatal(err)
+		}
+		const head = 7 // replica, engine, declared, process, picks, failing, an empty line
+		if lines, want := strings.Count(out.String(), "\n"), head+1+int(telemetry.NumFields); lines != want {
+			t.Errorf("%d lines, want %d:\n%q", lines, want, out.String())
+		}
+		for line := range strings.Lines(out.String()) {
+			if strings.ContainsFunc(strings.TrimSuffix(line, "\n"), func(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }) {
+				t.Errorf("printed %q", line)
+			}
+		}
+	}
+}
+
+func TestEveryReasonOfTheCollectorHasWords(t *testing.T) {
+	text, err := os.ReadFile("../collect/doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := regexp.MustCompile(`(?m)^//\t([a-z][a-z_]+)  +\S`).FindAllStringSubmatch(string(text), -1)
+	if len(reasons) < 10 {
+		t.Fatalf("%d reasons in the documentation of the collector, want its table", len(reasons))
+	}
+	for _, r := range reasons {
+		switch reason := r[1]; reason {
+		case "hot", "warm", "idle": // cadences
+		case "panic": // a fault of Berth's own, for which there is nothing to advise
+		default:
+			if _, known := failures[reason]; !known {
+				t.Errorf("%s has no words", reason)
+			}
+		}
+	}
+}
+
+func TestFailuresSayWhatToDoAboutThem(t *testing.T) {
+	for reason, f := range failures {
+		if f.Meaning == "" {
+			t.Errorf("%s has no meaning", reason)
+		}
+		if got := ScrapeFailure(reason, ""); got.Hint == "" {
+			t.Errorf("%s has no hint", reason)
+		}
+	}
+	for _, tc := range []struct{ reason, engine, want string }{
+		{"status_404", "sglang", "--enable-metrics"},
+		{"status_404", "trtllm-serve", "return_perf_metrics: true"},
+		{"status_404", "atom", "v0.1.6-rc0"},
+		{"no_engine_families", "vllm", "--disable-log-stats"},
+		{"no_engine_families", "triton-tensorrt-llm", "llmapi"},
+		{"status_404", "unknown", "--enable-metrics"},
+		{"status_404", "", "return_perf_metrics"},
+		{"not_text", "", "/prometheus/metrics"},
+		{"refused", "triton-tensorrt-llm", "8002"},
+		{"status_503", "vllm", "log of the engine"},
+	} {
+		if got := ScrapeFailure(tc.reason, tc.engine); !strings.Contains(got.Hint, tc.want) {
+			t.Errorf("%s of %q: %q, want %q in it", tc.reason, tc.engine, got.Hint, tc.want)
+		}
+	}
+	if got := ScrapeFailure("status_404", "mine"); got.Hint != "" {
+		t.Errorf("of an engine that is not built in: %q, want nothing of others", got.Hint)
+	}
+	if got := ScrapeFailure("panic", "vllm"); got.Meaning != "the page was not read" {
+		t.Errorf("a reason without words: %q", got.Meaning)
+	}
+}
+
+func TestEachBuiltInProfileSaysWhatItNeeds(t *testing.T) {
+	set, err := engine.Defaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range set.Profiles() {
+		if Needs(p.Name()) == "" {
+			t.Errorf("nothing is said of what %s needs", p.Name())
+		}
+	}
+	for name := range needs {
+		if set.Profile(name) == nil {
+			t.Errorf("needs of %q, which is no profile", name)
+		}
+	}
+}
+
+func TestProfilesAreListedWithHowMuchTheyKnow(t *testing.T) {
+	const first = `apiVersion: berth.dev/v1alpha1
+kind: EngineProfile
+name: first
+aliases: [one, uno]
+detect: {prefixes: ["first:"]}
+pages: [{path: /metrics, format: prometheus, port: 8002, scheme: https}]
+fields:
+  queueDepth: {unit: requests, sources: [{metric: "first:q"}]}
+  activeRequests: {unit: requests, absent: unsupported, sources: [{metric: "first:r"}]}
+`
+	const second = `apiVersion: berth.dev/v1alpha1
+kind: EngineProfile
+name: second
+role: exporter
+detect: {prefixes: ["second:"]}
+pages: [{path: /gpu, format: prometheus}]
+labels: {namespace: ns, pod: pod}
+fields:
+  power: {unit: W, sources: [{metric: "second:w"}]}
+`
+	var profiles []*engine.Profile
+	for _, text := range []string{first, second} {
+		p, err := engine.Parse("profile.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		profiles = append(profiles, p)
+	}
+	var out bytes.Buffer
+	if err := Profiles(&out, profiles); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "profiles.txt", out.Bytes())
+}

@@ -1,0 +1,285 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+)
+
+// whole is a profile in which nearly every key has a place. Errors tell lines,
+// so the table below knows them.
+const whole = `apiVersion: berth.dev/v1alpha1
+kind: EngineProfile
+name: whole
+aliases: [all]
+role: engine
+detect: {prefixes: ["w:"], families: [w_total], ownedBy: [whole]}
+never: [/drain]
+pages:
+- {path: /metrics, format: prometheus, accept: text/plain, scheme: http, port: 9000, ttl: 3s}
+- {path: /models, format: openai-models, fields: [servedModels, contextLimit], every: 1m}
+- {path: /health, format: status, field: health, no: [503], every: 10s}
+- path: /info
+  format: json
+  every: 1m
+  fields:
+    engineVersion: {member: version}
+    maxConcurrency: {member: "ranks[].max", combine: sum, quality: 0.5, because: a guess}
+auth: {bearerTokenFile: /etc/token}
+tls: {caFile: /etc/ca.pem, serverName: engine}
+labels: {model: model, placeholders: [none], ranks: [rank], lowest: [tp], drop: [pid], refuse: [worker]}
+valid: {metric: "w:ready", where: {kind: page}, because: not ready}
+engineTime: {metric: "w:time", where: {kind: page}, maxAge: 30s, whileBusy: true}
+stillAfter: 20s
+fields:
+  queueDepth:
+    unit: requests
+    ttl: 4s
+    absent: unsupported
+    sources:
+    - {metric: "w:waiting", where: {kind: a}, combine: sum, plus: [{metric: "w:held", combine: sum}]}
+    - {metric: "w:queue", combine: sum, quality: 0.5, because: an old name}
+    off:
+    - {metric: "w:info", label: stats, is: "False", because: no statistics}
+    - {metric: "w:done", above: 0, because: no statistics}
+  kvCacheUtilization:
+    unit: util
+    sources:
+    - {metric: "w:kv", combine: mean, weight: {metric: "w:blocks"}}
+  kvCacheCapacity:
+    unit: tokens
+    sources:
+    - {metric: "w:blocks", combine: sum, times: {metric: "w:block"}, scale: 2}
+  prefixCacheEnabled:
+    sources:
+    - {metric: "w:info", label: caching, invert: true}
+  prefixCacheHitRatio:
+    unit: util
+    sources:
+    - {metric: "w:hits", window: 30s, over: [{metric: "w:asked", combine: sum}]}
+  ttft:
+    unit: seconds
+    sources:
+    - {metric: "w:ttft", window: 30s}
+  e2e:
+    unit: seconds
+    sources:
+    - {metric: "w:busy", window: 30s, count: {metric: "w:done"}}
+  adaptersWaiting:
+    sources:
+    - {metric: "w:lora", label: waiting, combine: newest, differs: running}
+unsupported:
+  power: not measured
+`
+
+const sourceKeys = "metric, label, where, combine, weight, plus, times, over, scale, window, count, differs, invert, quality, because"
+
+func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
+	if _, err := Parse("w.yaml", []byte(whole)); err != nil {
+		t.Fatalf("without a fault: %v", err)
+	}
+	cases := []struct{ name, old, now, want string }{
+		// The document.
+		{"not YAML", "kind:", "kind", "w.yaml: yaml: line 2: could not find expected ':'"},
+		{"a second document", "role: engine", "---\nrole: engine", "w.yaml: more than one document, want one profile for each file"},
+		{"another version", "v1alpha1", "v1", `w.yaml:1: apiVersion: "berth.dev/v1", want one of berth.dev/v1alpha1`},
+		{"no version", "apiVersion: berth.dev/v1alpha1\n", "", "w.yaml:1: apiVersion is missing"},
+		{"another kind", "EngineProfile", "Engine", `w.yaml:2: kind: "Engine", want one of EngineProfile`},
+		{"no kind", "kind: EngineProfile\n", "", "w.yaml:1: kind is missing"},
+		{"no name", "name: whole\n", "", "w.yaml:1: name is missing"},
+		{"an empty name", "name: whole", "name:", `w.yaml:3: name: "", want a text that is not empty`},
+		{"a name that no metric label takes", "name: whole", "name: W hole", `w.yaml:3: name: "W hole", want at most 63 of a-z, 0-9, - and ., and not unknown`},
+		{"the name of engines without a profile", "name: whole", "name: unknown", `w.yaml:3: name: "unknown", want at most 63 of a-z, 0-9, - and ., and not unknown`},
+		{"an alias that is no name", "aliases: [all]", "aliases: [all, a/b]", `w.yaml:4: aliases[1]: "a/b", want at most 63 of a-z, 0-9, - and ., and not unknown`},
+		{"aliases as a text", "aliases: [all]", "aliases: all", `w.yaml:4: aliases: "all", want a list`},
+		{"an unknown role", "role: engine", "role: sidecar", `w.yaml:5: role: "sidecar", want one of engine, exporter`},
+		{"an unknown key", "role:", "roles:", "w.yaml:5: roles: unknown key, allowed are apiVersion, kind, name, aliases, role, detect, never, pages, auth, tls, labels, valid, engineTime, stillAfter, fields, unsupported"},
+		{"a key twice", "role: engine", "name: other", "w.yaml:5: name: given twice"},
+		{"a key that is a list", "role: engine", "[role]: engine", "w.yaml:5: a key must be a name"},
+		{"an alias of YAML", "{bearerTokenFile: /etc/token}\ntls: {caFile: /etc/ca.pem, serverName: engine}", "&a {bearerTokenFile: /etc/token}\ntls: *a", "w.yaml:19: tls: an alias, want a mapping"},
+		{"an alias without its anchor", "detect: {prefixes", "auth: *a\ndetect: &a {prefixes", "w.yaml: yaml: unknown anchor 'a' referenced"},
+		{"too short a standstill", "stillAfter: 20s", "stillAfter: 20ms", `w.yaml:23: stillAfter: "20ms", want a duration from 1s to 1h0m0s`},
+		{"a standstill without a unit", "stillAfter: 20s", "stillAfter: 20", `w.yaml:23: stillAfter: "20", want a duration from 1s to 1h0m0s`},
+
+		// How the page is recognised.
+		{"nothing to recognise", `{prefixes: ["w:"], families: [w_total], ownedBy: [whole]}`, "{ownedBy: [whole]}", "w.yaml:1: detect has neither prefixes nor families, want at least one by which the page is recognised"},
+		{"detect as a list", `{prefixes: ["w:"], families: [w_total], ownedBy: [whole]}`, `["w:"]`, "w.yaml:6: detect: a list, want a mapping"},
+		{"an unknown key of detect", "ownedBy:", "owned_by:", "w.yaml:6: detect.owned_by: unknown key, allowed are prefixes, families, ownedBy"},
+		{"an empty prefix", `["w:"]`, `[""]`, `w.yaml:6: detect.prefixes[0]: "", want a text that is not empty`},
+		{"a prefix that is a list", `["w:"]`, `[["w:"]]`, `w.yaml:6: detect.prefixes[0]: a list, want a text that is not empty`},
+		{"more families than can be looked for", "[w_total]", "[" + strings.Repeat("a, ", 63) + "b]", "w.yaml:6: detect.families: 64 families, want at most 63"},
+
+		// Pages.
+		{"no page", whole[strings.Index(whole, "- {path: /metrics"):strings.Index(whole, "auth:")], "  []\n", "w.yaml:8: pages: no page, want the metrics page at least"},
+		{"pages as a mapping", whole[strings.Index(whole, "- {path: /metrics"):strings.Index(whole, "auth:")], "  {path: /metrics}\n", "w.yaml:8: pages: a mapping, want a list"},
+		{"an unknown key of a page", "accept:", "accepts:", "w.yaml:9: pages[0].accepts: unknown key, allowed are path, format, accept, scheme, port, every, ttl, fields, field, no"},
+		{"no path", "path: /metrics, ", "", "w.yaml:9: pages[0]: path is missing"},
+		{"a relative path", "path: /metrics", "path: metrics", `w.yaml:9: pages[0].path: "metrics", want a path that begins with a slash`},
+		{"a path that must never be asked", "path: /models", "path: /drain", "w.yaml:10: pages[1]: path /drain is one that must never be asked"},
+		{"no format", "format: prometheus, ", "", "w.yaml:9: pages[0]: format is missing"},
+		{"an unknown format", "openai-models", "models", `w.yaml:10: pages[1].format: "models", want one of prometheus, openai-models, status, json`},
+		{"a metrics page that is not the first", "{path: /metrics, format: prometheus, accept: text/plain, scheme: http, port: 9000, ttl: 3s}", "{path: /h, format: status, field: ready, every: 1m}", "w.yaml:9: pages[0]: the first page is the metrics page, want format prometheus"},
+		{"two metrics pages", "{path: /models, format: openai-models, fields: [servedModels, contextLimit], every: 1m}", "{path: /m, format: prometheus, every: 1m}", "w.yaml:10: pages[1]: format prometheus, want it on the first page alone"},
+		{"an unknown scheme", "scheme: http", "scheme: ftp", `w.yaml:9: pages[0].scheme: "ftp", want one of http, https`},
+		{"a port that is none", "port: 9000", "port: 90000", `w.yaml:9: pages[0].port: "90000", want a number from 1 to 65535`},
+		{"half a port", "port: 9000", "port: 9000.5", `w.yaml:9: pages[0].port: "9000.5", want a whole number from 1 to 65535`},
+		{"a cadence of the metrics page", "port: 9000", "every: 1m", "w.yaml:9: pages[0]: every: the metrics page is asked for at every scrape, want none"},
+		{"no cadence", "contextLimit], every: 1m", "contextLimit]", "w.yaml:10: pages[1]: every is missing"},
+		{"too fast a cadence", "every: 10s", "every: 10ms", `w.yaml:11: pages[2].every: "10ms", want a duration from 1s to 1h0m0s`},
+		{"too short a life", "ttl: 3s", "ttl: 3ms", `w.yaml:9: pages[0].ttl: "3ms", want a duration from 100ms to 1h0m0s`},
+		{"fields of the metrics page", "port: 9000", "fields: {}", "w.yaml:9: pages[0].fields: not for format prometheus"},
+		{"a field that the model list has not", "[servedModels, contextLimit]", "[queueDepth]", `w.yaml:10: pages[1].fields[0]: "queueDepth", want one of servedModels, adaptersLoaded, contextLimit`},
+		{"the field of a status page on a model list", "fields: [servedModels, contextLimit]", "field: health", "w.yaml:10: pages[1].field: not for format openai-models"},
+		{"a status page without a field", "field: health, ", "", "w.yaml:11: pages[2]: field is missing"},
+		{"a status page of another field", "field: health", "field: sleeping", `w.yaml:11: pages[2].field: "sleeping", want one of health, ready`},
+		{"a status that says yes", "no: [503]", "no: [200]", `w.yaml:11: pages[2].no[0]: "200", want a number from 400 to 599`},
+		{"a status that says that there is no page", "no: [503]", "no: [404]", "w.yaml:11: pages[2].no[0]: 404 says that there is no such page"},
+		{"a field from two pages", "contextLimit], every: 1m}\n", "contextLimit], every: 1m}\n- {path: /h, format: status, field: health, every: 1m}\n", "w.yaml:12: pages[3]: field health is already read from /h"},
+
+		// Members of a JSON page.
+		{"a JSON page without fields", "  fields:\n    engineVersion: {member: version}\n    maxConcurrency: {member: \"ranks[].max\", combine: sum, quality: 0.5, because: a guess}\n", "", "w.yaml:12: pages[3]: fields is missing"},
+		{"a member for no field", "engineVersion: {", "version: {", "w.yaml:16: pages[3].fields.version: not a field of the catalogue"},
+		{"no member", "{member: version}", "{invert: false}", "w.yaml:16: pages[3].fields.engineVersion: member is missing"},
+		{"an unknown key of a member", "{member: version}", "{path: version}", "w.yaml:16: pages[3].fields.engineVersion.path: unknown key, allowed are member, combine, invert, quality, because"},
+		{"a member without a name between dots", "member: version", "member: a..b", `w.yaml:16: pages[3].fields.engineVersion.member: "a..b", want names joined by dots, with [] after that of a list`},
+		{"a list without a name", "ranks[].max", "[].max", `w.yaml:17: pages[3].fields.maxConcurrency.member: "[].max", want names joined by dots, with [] after that of a list`},
+		{"a distribution from JSON", "engineVersion: {", "itl: {", "w.yaml:16: pages[3].fields.itl: a distribution cannot be read from JSON"},
+		{"an inverted text", "{member: version}", "{member: version, invert: true}", "w.yaml:16: pages[3].fields.engineVersion.invert: engineVersion is not a yes-or-no field"},
+		{"a sum of texts", "{member: version}", "{member: version, combine: sum}", "w.yaml:16: pages[3].fields.engineVersion.combine: engineVersion is not a number"},
+		{"a mean of members", `max", combine: sum`, `max", combine: mean`, `w.yaml:17: pages[3].fields.maxConcurrency.combine: "mean", want one of one, sum, max`},
+		{"a doubted member without a reason", "quality: 0.5, because: a guess}", "quality: 0.5}", `w.yaml:17: pages[3].fields.maxConcurrency: quality 0.5 and because "", want both or neither`},
+
+		// Access.
+		{"an unknown key of auth", "bearerTokenFile", "token", "w.yaml:18: auth.token: unknown key, allowed are bearerTokenFile"},
+		{"an unknown key of tls", "serverName:", "insecureSkipVerify:", "w.yaml:19: tls.insecureSkipVerify: unknown key, allowed are caFile, serverName"},
+
+		// Labels.
+		{"an unknown key of labels", "ranks:", "rank:", "w.yaml:20: labels.rank: unknown key, allowed are model, placeholders, ranks, lowest, drop, refuse, namespace, pod"},
+		{"a label in two roles", "drop: [pid]", "drop: [pid, rank]", `w.yaml:20: labels.drop[1]: "rank" is in ranks already`},
+		{"a label twice in one role", "refuse: [worker]", "refuse: [worker, worker]", `w.yaml:20: labels.refuse[1]: "worker" is in refuse already`},
+		{"more labels than are compared", "lowest: [tp]", "lowest: [a, b, c, d, e]", "w.yaml:20: labels.lowest: 5 labels, want at most 4"},
+		{"the pod of an engine's series", "refuse: [worker]", "namespace: ns, pod: pod", "w.yaml:20: labels: namespace and pod are for role exporter alone"},
+		{"an exporter that does not tell pods apart", "role: engine", "role: exporter", "w.yaml:10: pages[1]: an exporter has the metrics page alone"},
+
+		// Validity and time.
+		{"validity without a metric", `{metric: "w:ready", where: {kind: page}, because: not ready}`, "{because: not ready}", "w.yaml:21: valid: metric is missing"},
+		{"validity without a reason", ", because: not ready", "", "w.yaml:21: valid: because is missing"},
+		{"an unknown key of valid", "because: not ready", "is: 1", "w.yaml:21: valid.is: unknown key, allowed are metric, where, because"},
+		{"a time without an age", "maxAge: 30s, ", "", "w.yaml:22: engineTime: maxAge is missing"},
+		{"too short an age", "maxAge: 30s", "maxAge: 30ms", `w.yaml:22: engineTime.maxAge: "30ms", want a duration from 1s to 1h0m0s`},
+		{"a yes that is a number", "whileBusy: true", "whileBusy: 1", `w.yaml:22: engineTime.whileBusy: "1", want true or false`},
+
+		// Fields.
+		{"no fields", whole[strings.Index(whole, "\nfields:"):], "\n", "w.yaml:1: fields is missing"},
+		{"an unknown field", "  queueDepth:", "  queueLength:", "w.yaml:25: fields.queueLength: not a field of the catalogue"},
+		{"a field of another page", "  queueDepth:", "  health:", "w.yaml:25: fields.health: already read from /health"},
+		{"an unknown key of a field", "    ttl: 4s", "    every: 4s", "w.yaml:27: fields.queueDepth.every: unknown key, allowed are unit, ttl, absent, sources, off"},
+		{"another unit", "unit: requests", "unit: tokens", `w.yaml:25: fields.queueDepth: unit "tokens", want "requests"`},
+		{"a unit of what has none", "  prefixCacheEnabled:", "  prefixCacheEnabled:\n    unit: bool", `w.yaml:43: fields.prefixCacheEnabled: unit "bool", want ""`},
+		{"too long a life", "ttl: 4s", "ttl: 4h", `w.yaml:27: fields.queueDepth.ttl: "4h", want a duration from 100ms to 1h0m0s`},
+		{"an unknown meaning of absence", "absent: unsupported", "absent: zero", `w.yaml:28: fields.queueDepth.absent: "zero", want one of unknown, unsupported`},
+		{"no sources", "sources:\n    - {metric: \"w:ttft\", window: 30s}", "sources: []", "w.yaml:50: fields.ttft: sources is empty, want at least one"},
+		{"sources left out", "    sources:\n    - {metric: \"w:ttft\", window: 30s}\n", "", "w.yaml:50: fields.ttft: sources is missing"},
+		{"a field both read and unsupported", "power: not measured", "queueDepth: not measured", "w.yaml:62: unsupported.queueDepth: also in fields"},
+		{"a field both of a page and unsupported", "power: not measured", "health: not measured", "w.yaml:62: unsupported.health: also read from a page"},
+		{"an unknown field that is unsupported", "power: not measured", "watts: not measured", "w.yaml:62: unsupported.watts: not a field of the catalogue"},
+		{"unsupported without a reason", "power: not measured", "power:", `w.yaml:62: unsupported.power: "", want a text that is not empty`},
+
+		// Sources.
+		{"an unknown selector", `"w:waiting", where`, `"w:waiting", select`, "w.yaml:30: fields.queueDepth.sources[0].select: unknown key, allowed are " + sourceKeys},
+		{"a selector that is a list", "where: {kind: a}", "where: [kind]", "w.yaml:30: fields.queueDepth.sources[0].where: a list, want a mapping"},
+		{"a selector by a label that does not count", "where: {kind: a}", "where: {pid: 7}", "w.yaml:30: fields.queueDepth.sources[0].where.pid: a label that does not count cannot choose series"},
+		{"a selector by a label that is refused", "where: {kind: a}", "where: {worker: x}", "w.yaml:30: fields.queueDepth.sources[0].where.worker: a label that does not count cannot choose series"},
+		{"no metric", `metric: "w:queue", `, "", "w.yaml:31: fields.queueDepth.sources[1]: metric is missing"},
+		{"an unknown combination", `"w:queue", combine: sum`, `"w:queue", combine: summ`, `w.yaml:31: fields.queueDepth.sources[1].combine: "summ", want one of sum, mean, max, newest, one`},
+		{"the newest number", `"w:queue", combine: sum`, `"w:queue", combine: newest`, "w.yaml:31: fields.queueDepth.sources[1].combine: newest, want a label to read from the series with the latest time"},
+		{"one series twice", `metric: "w:queue", combine: sum`, `metric: "w:waiting", combine: max, where: {kind: a}`, "w.yaml:31: fields.queueDepth.sources[1]: chooses the same series as sources[0], which comes first"},
+		{"quality above one", "quality: 0.5, because: an old name", "quality: 2", `w.yaml:31: fields.queueDepth.sources[1].quality: "2", want a number from 0 to 1`},
+		{"doubt without a reason", ", because: an old name", "", `w.yaml:31: fields.queueDepth.sources[1]: quality 0.5 and because "", want both or neither`},
+		{"a reason without doubt", "quality: 0.5, because: an old name", "because: an old name", `w.yaml:31: fields.queueDepth.sources[1]: quality 1 and because "an old name", want both or neither`},
+		{"weight of a sum", "combine: mean, weight", "combine: sum, weight", "w.yaml:38: fields.kvCacheUtilization.sources[0].weight: combine is not mean"},
+		{"an unknown key of a part", `weight: {metric: "w:blocks"}`, `weight: {metric: "w:blocks", scale: 2}`, "w.yaml:38: fields.kvCacheUtilization.sources[0].weight.scale: unknown key, allowed are metric, label, where, combine"},
+		{"a scale of zero", "scale: 2", "scale: 0", `w.yaml:42: fields.kvCacheCapacity.sources[0].scale: "0", want a number from 1e-12 to 1e+12`},
+		{"a scale of a yes or no", "invert: true", "scale: 2", "w.yaml:45: fields.prefixCacheEnabled.sources[0].scale: prefixCacheEnabled is not a number"},
+		{"a factor of a yes or no", "invert: true", `times: {metric: "w:x"}`, "w.yaml:45: fields.prefixCacheEnabled.sources[0].times: only for a number that does not count"},
+		{"a summand of a yes or no", "invert: true", `plus: [{metric: "w:x"}]`, "w.yaml:45: fields.prefixCacheEnabled.sources[0].plus: only for a number that does not count"},
+		{"a divisor of a yes or no", "invert: true", `over: [{metric: "w:x"}]`, "w.yaml:45: fields.prefixCacheEnabled.sources[0].over: prefixCacheEnabled is not a number"},
+		{"a window of a yes or no", "invert: true", "window: 30s", "w.yaml:45: fields.prefixCacheEnabled.sources[0].window: prefixCacheEnabled is not a number"},
+		{"an inverted number", "scale: 2", "invert: true", "w.yaml:42: fields.kvCacheCapacity.sources[0].invert: kvCacheCapacity is not a yes-or-no field"},
+		{"a count of a number", "scale: 2", `count: {metric: "w:x"}`, "w.yaml:42: fields.kvCacheCapacity.sources[0].count: kvCacheCapacity is not a distribution"},
+		{"names of a number", "scale: 2", "differs: x", "w.yaml:42: fields.kvCacheCapacity.sources[0].differs: kvCacheCapacity is not a list of names from a label"},
+		{"a summand of what counts", `over: [{metric: "w:asked", combine: sum}]`, `plus: [{metric: "w:asked"}]`, "w.yaml:49: fields.prefixCacheHitRatio.sources[0].plus: only for a number that does not count"},
+		{"a factor of what counts", `over: [{metric: "w:asked", combine: sum}]`, `times: {metric: "w:asked"}`, "w.yaml:49: fields.prefixCacheHitRatio.sources[0].times: only for a number that does not count"},
+		{"the maximum of what counts", `"w:ttft", window: 30s`, `"w:ttft", window: 30s, combine: max`, "w.yaml:53: fields.ttft.sources[0].combine: what counts is summed, want sum or none"},
+		{"a label of what counts", `"w:ttft", window: 30s`, `"w:ttft", window: 30s, label: x`, "w.yaml:53: fields.ttft.sources[0]: label: a text does not count"},
+		{"too short a window", `"w:ttft", window: 30s`, `"w:ttft", window: 30ms`, `w.yaml:53: fields.ttft.sources[0].window: "30ms", want a duration from 1s to 1h0m0s`},
+		{"a distribution of a moment", `"w:ttft", window: 30s`, `"w:ttft"`, "w.yaml:53: fields.ttft.sources[0]: window is missing: a distribution is read as growth"},
+		{"names without a label", "label: waiting, combine: newest, differs: running", "combine: one", "w.yaml:60: fields.adaptersWaiting.sources[0]: label is missing: adaptersWaiting is a text"},
+
+		// Conditions.
+		{"an unknown key of a condition", "is: \"False\"", "equals: \"False\"", "w.yaml:33: fields.queueDepth.off[0].equals: unknown key, allowed are metric, label, where, is, above, because"},
+		{"a condition without a measure", ", is: \"False\"", "", "w.yaml:33: fields.queueDepth.off[0]: want is or above, and not both"},
+		{"a condition with two measures", "above: 0", "above: 0, is: \"1\"", "w.yaml:34: fields.queueDepth.off[1]: want is or above, and not both"},
+		{"a label above a number", "is: \"False\"", "above: 0", "w.yaml:33: fields.queueDepth.off[0]: label, want is with it"},
+		{"a condition without a reason", "above: 0, because: no statistics", "above: 0", "w.yaml:34: fields.queueDepth.off[1]: because is missing"},
+		{"a negative measure", "above: 0", "above: -1", `w.yaml:34: fields.queueDepth.off[1].above: "-1", want a number from 0 to 1e+15`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			text := strings.Replace(whole, c.old, c.now, 1)
+			if text == whole {
+				t.Fatal("the fault was not put in")
+			}
+			p, err := Parse("w.yaml", []byte(text))
+			if err == nil || err.Error() != c.want || p != nil {
+				t.Errorf("\n got  %v\n want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAnExporterTellsPodsApart(t *testing.T) {
+	const text = `apiVersion: berth.dev/v1alpha1
+kind: EngineProfile
+name: gpus
+role: exporter
+detect: {prefixes: [gpu_]}
+pages: [{path: /metrics, format: prometheus}]
+labels: {namespace: namespace, pod: pod}
+fields:
+  power: {unit: W, sources: [{metric: gpu_power, combine: sum}]}
+`
+	if p, err := Parse("gpus.yaml", []byte(text)); err != nil || !p.Exporter() {
+		t.Fatalf("got %v", err)
+	}
+	const want = "gpus.yaml:1: labels.namespace and labels.pod are missing: an exporter's page must say whose each series is"
+	for _, without := range []string{"namespace: namespace, ", ", pod: pod"} {
+		if _, err := Parse("gpus.yaml", []byte(strings.Replace(text, without, "", 1))); err == nil || err.Error() != want {
+			t.Errorf("without %q\n got  %v\n want %s", without, err, want)
+		}
+	}
+}
+
+func TestAProfileOfNothingOrTooMuchIsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                         "e.yaml: the document is empty",
+		"# a comment\n":            "e.yaml: the document is empty",
+		"[]":                       "e.yaml:1: a list, want a mapping",
+		"just words":               `e.yaml:1: "just words", want a mapping`,
+		"a: [":                     "e.yaml: yaml: line 1: did not find expected node content",
+		strings.Repeat("#", 1<<21): "e.yaml: 2097152 bytes, want at most 1048576",
+	} {
+		if _, err := Parse("e.yaml", []byte(text)); err == nil || err.Error() != want {
+			t.Errorf("%.20q\n got  %v\n want %s", text, err, want)
+		}
+	}
+}
+
+// TestTheFirstFaultIsReported: one error at a time, the one that stands first in
+// reading order within its part.
+func TestTheFirstFaultIsReported(t *testing.T) {
+	text := strings.NewReplacer("kind: EngineProfile", "kind: Engine", "unit: requests", "unit: tokens", "power: not", "watts: not").Replace(whole)
+	const want = `w.yaml:2: kind: "Engine", want one of EngineProfile`
+	if _, err := Parse("w.yaml", []byte(text)); err == nil || err.Error() != want {
+		t.Errorf("\n got  %v\n want %s", err, want)
+	}
+}

@@ -1,0 +1,86 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/berth-dev/berth/internal/engine"
+)
+
+// builtIn are the profiles of this binary, which do not change: they are parsed
+// once, at the first configuration.
+var builtIn = sync.OnceValues(engine.Defaults)
+
+// engines are the profiles that a configuration reads by, and those of them that
+// are its own, by name. The first result is nil where one of its own was refused.
+// d is the BerthConfiguration, nil if there is none.
+func (p *problems) engines(d *document, dir *profileDirectory) (all *engine.Set, own []*engine.Profile) {
+	base, err := builtIn()
+	if err != nil {
+		p.refuse(0, "", "", "cannot be read with the engine profiles of this binary: "+err.Error())
+		return nil, nil
+	}
+	if dir.path == "" {
+		return base, nil
+	}
+	own, files, errs := dir.parse()
+	if len(errs) == 0 {
+		all, errs = join(base, own, files)
+	}
+	if len(errs) > 0 {
+		const at = "telemetry.profiles"
+		for _, err := range errs {
+			p.refuse(d.line(at), at, d.value(at), "cannot be used: "+printable(err.Error(), 1000))
+		}
+		return nil, nil
+	}
+	slices.SortFunc(own, func(a, b *engine.Profile) int { return strings.Compare(a.Name(), b.Name()) })
+	return all, own
+}
+
+// join puts a directory's profiles instead of or beside the built-in ones. An
+// error is of the file whose profile does not go with those before it.
+func join(base *engine.Set, profiles []*engine.Profile, files []string) (*engine.Set, []error) {
+	named := map[string]string{}
+	var errs []error
+	for i, p := range profiles {
+		if earlier, twice := named[p.Name()]; twice {
+			errs = append(errs, fmt.Errorf("%s: name: %q, want a name of its own: %s has it", files[i], p.Name(), earlier))
+			continue
+		}
+		named[p.Name()] = files[i]
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	kept := slices.DeleteFunc(base.Profiles(), func(p *engine.Profile) bool { return named[p.Name()] != "" })
+	all, err := engine.NewSet(kept...)
+	if err != nil {
+		return nil, []error{err}
+	}
+	for i, p := range profiles {
+		one, err := engine.NewSet(p)
+		if err == nil {
+			one, err = all.With(one)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", files[i], err))
+			continue
+		}
+		all = one
+	}
+	return all, errs
+}
+
+// namesOf are the names of the engines in a set, or of its exporters.
+func namesOf(set *engine.Set, exporters bool) []string {
+	var names []string
+	for _, p := range set.Profiles() {
+		if p.Exporter() == exporters {
+			names = append(names, p.Name())
+		}
+	}
+	return names
+}
