@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/admin"
 	"github.com/berth-dev/berth/internal/collect"
 	"github.com/berth-dev/berth/internal/console"
 	"github.com/berth-dev/berth/internal/engine"
@@ -169,13 +170,8 @@ func (o *observer) observe(ctx context.Context, w io.Writer, out *output) error 
 		<-ended
 	}()
 	look := func() *v1alpha1.Observation {
-		s := endpoint.Snapshot()
-		doc := observed(v1alpha1.Replica{Pool: registry.Set().Pool, Name: endpoint.Name, Address: endpoint.Destination}, s, clock())
-		doc.ScrapeError = endpoint.ScrapeError()
-		if endpoint.Excluded(clock()) {
-			doc.Excluded = "asleep_or_unhealthy"
-		}
-		return doc
+		doc := admin.Observe(registry.Set().Pool, endpoint, clock())
+		return &doc
 	}
 	show := func(doc *v1alpha1.Observation) error {
 		return out.print(w, doc, func(w io.Writer) error { return console.Observation(w, clock().Time(), doc) })

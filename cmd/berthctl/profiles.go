@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/console"
 	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/policy"
 )
 
 func profilesCommand(out *output) *cobra.Command {
@@ -38,61 +38,17 @@ func profilesCommand(out *output) *cobra.Command {
 
 const profilesUsage = "`DIRECTORY` of profiles (*.yaml) to know besides those that are built in, or instead of those with the same name"
 
-// maxProfile bounds the file of a profile, bytes.
-const maxProfile = 1 << 20
-
 // loadProfiles are the built-in profiles with those of a directory, if one is
 // named. Errors begin with the file and the line.
 func loadProfiles(dir string) (*engine.Set, error) {
-	builtIn, err := engine.Defaults()
-	if err != nil || dir == "" {
-		return builtIn, err
+	if dir == "" {
+		return engine.Defaults()
 	}
-	entries, err := os.ReadDir(dir)
+	set, err := policy.LoadProfiles(dir)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--profiles: %w", err)}
+		return nil, usageError{fileError{fmt.Errorf("--profiles: %w", err)}}
 	}
-	var own []*engine.Profile
-	var errs []error
-	for _, e := range entries {
-		// Names that begin with a dot are those of editors, and of the links that
-		// swap a mounted ConfigMap.
-		extension := filepath.Ext(e.Name())
-		if strings.HasPrefix(e.Name(), ".") || extension != ".yaml" && extension != ".yml" {
-			continue
-		}
-		path := filepath.Join(dir, e.Name())
-		if extension == ".yml" {
-			// The picker refuses it too: left out, it would look as if it were read.
-			errs = append(errs, fmt.Errorf("%s: the name must end in .yaml", path))
-			continue
-		}
-		text, err := readRegular(path, maxProfile)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		p, err := engine.Parse(path, text)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		own = append(own, p)
-	}
-	if len(errs) > 0 {
-		return nil, usageError{fileError{errors.Join(errs...)}}
-	}
-	if len(own) == 0 {
-		return nil, usageError{fmt.Errorf("--profiles: %s: has no profile, want files that end in .yaml", dir)}
-	}
-	added, err := engine.NewSet(own...)
-	if err == nil {
-		added, err = builtIn.With(added)
-	}
-	if err != nil {
-		return nil, usageError{fmt.Errorf("--profiles: %s: %w", dir, err)}
-	}
-	return added, nil
+	return set, nil
 }
 
 // readRegular reads a file of at most limit bytes. Its errors have the path.

@@ -119,11 +119,11 @@ func TestBrokenProfilesAreUnreadableInput(t *testing.T) {
 		{"each with its line", map[string]string{"a.yaml": line("unit: requests", "unit: apples"), "b.yaml": line("kind: EngineProfile", "kind: Engine")},
 			[]string{`a.yaml:10: fields.queueDepth: unit "apples", want "requests"`, `b.yaml:2: kind`}},
 		{"no YAML", map[string]string{"a.yaml": "\t{"}, []string{"a.yaml"}},
-		{"two of one name", map[string]string{"a.yaml": ownProfile, "b.yaml": ownProfile}, []string{"--profiles: ", `name "own"`}},
+		{"two of one name", map[string]string{"a.yaml": ownProfile, "b.yaml": ownProfile}, []string{"--profiles: ", `name: "own", want a name of its own`}},
 		{"the prefix of another engine", map[string]string{"a.yaml": line("own_", "vllm:")}, []string{"--profiles: ", "overlap"}},
 		{"another extension", map[string]string{"a.yml": ownProfile}, []string{"a.yml: the name must end in .yaml"}},
 		{"nothing", map[string]string{"a.txt": ownProfile}, []string{"has no profile, want files that end in .yaml"}},
-		{"too large", map[string]string{"a.yaml": strings.Repeat("#", maxProfile+1)}, []string{"a.yaml: more than 1048576 bytes"}},
+		{"too large", map[string]string{"a.yaml": strings.Repeat("#", 1<<20+1)}, []string{"a.yaml: more than 1MiB"}},
 	} {
 		dir := files(t, tc.files)
 		for _, args := range [][]string{{"list"}, {"show", "own"}, {"test", savedPage("vllm.prom")}} {

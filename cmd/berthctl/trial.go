@@ -56,7 +56,8 @@ func (t *trial) read(set *engine.Set, names []string, pages [][]byte) (*v1alpha1
 		}
 		last = notGiven(p, s)
 	}
-	return observed(v1alpha1.Replica{Name: names[len(names)-1]}, last, telemetry.At(t.at)), nil
+	doc := last.Observation(v1alpha1.Replica{Name: names[len(names)-1]}, telemetry.At(t.at))
+	return &doc, nil
 }
 
 // refused is why a page says nothing, and what to do about it.
@@ -143,7 +144,8 @@ func (t *trial) readPods(p *engine.Profile, names []string, pages [][]byte) (*v1
 			r.Detail = &telemetry.Detail{Reasons: []string{"an exporter tells of GPUs alone"}}
 		}
 	}
-	return observed(v1alpha1.Replica{Name: last, Pod: pod}, s, telemetry.At(t.at)), nil
+	doc := s.Observation(v1alpha1.Replica{Name: last, Pod: pod}, telemetry.At(t.at))
+	return &doc, nil
 }
 
 // mostListed is how many names an error lists.
@@ -159,26 +161,4 @@ func listed(names []string) string {
 		quoted = append(quoted, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(quoted, ", ")
-}
-
-// observed is the document of a snapshot; nil is that of a replica of which
-// nothing was read.
-func observed(replica v1alpha1.Replica, s *telemetry.Snapshot, now telemetry.Instant) *v1alpha1.Observation {
-	doc := &v1alpha1.Observation{
-		Version: v1alpha1.Version, Kind: "Observation", Replica: replica,
-		Engine: "unknown", Order: "normal", Fields: s.Document(now),
-	}
-	if s == nil {
-		doc.Order = "last"
-		return doc
-	}
-	doc.Engine, doc.Profile, doc.Declared = s.Engine, s.Profile, s.Declared
-	doc.Replica.Incarnation = int(s.Incarnation)
-	if start, ok := doc.Fields[telemetry.ProcessStart.String()].Value.(time.Time); ok {
-		doc.Replica.ProcessStart = &start
-	}
-	if version, ok := doc.Fields[telemetry.EngineVersion.String()].Value.(string); ok {
-		doc.Replica.EngineVersion = version
-	}
-	return doc
 }

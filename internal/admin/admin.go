@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -79,25 +78,18 @@ func replicas(o Options) []v1alpha1.Observation {
 	set := o.Pools.Set()
 	docs := make([]v1alpha1.Observation, 0, len(set.Endpoints))
 	for _, e := range set.Endpoints {
-		docs = append(docs, observe(set.Pool, e, now))
+		docs = append(docs, Observe(set.Pool, e, now))
 	}
 	return docs
 }
 
-func observe(poolName string, e *pool.Endpoint, now telemetry.Instant) v1alpha1.Observation {
+// Observe is the document of one endpoint of a pool as of now.
+func Observe(poolName string, e *pool.Endpoint, now telemetry.Instant) v1alpha1.Observation {
 	s := e.Snapshot()
-	doc := v1alpha1.Observation{
-		Version: v1alpha1.Version,
-		Kind:    "Observation",
-		Replica: v1alpha1.Replica{
-			Pool: poolName, Name: e.Name, Pod: e.Pod, UID: e.UID, Address: e.Destination, Node: e.Node, Zone: e.Zone,
-		},
-		Engine:      "unknown",
-		Order:       "normal",
-		InFlight:    e.InFlight(),
-		ScrapeError: e.ScrapeError(),
-		Fields:      s.Document(now),
-	}
+	doc := s.Observation(v1alpha1.Replica{
+		Pool: poolName, Name: e.Name, Pod: e.Pod, UID: e.UID, Address: e.Destination, Node: e.Node, Zone: e.Zone,
+	}, now)
+	doc.InFlight, doc.ScrapeError = e.InFlight(), e.ScrapeError()
 	if e.OrderedLast() {
 		doc.Order = "last"
 	}
@@ -109,18 +101,8 @@ func observe(poolName string, e *pool.Endpoint, now telemetry.Instant) v1alpha1.
 	case e.Live.Excluded(now):
 		doc.Excluded = "asleep_or_unhealthy"
 	}
-	if e.Engine != "" {
+	if s == nil && e.Engine != "" {
 		doc.Engine = e.Engine
-	}
-	if s != nil {
-		doc.Engine, doc.Profile, doc.Declared = s.Engine, s.Profile, s.Declared
-		doc.Replica.Incarnation = int(s.Incarnation)
-		if start, ok := doc.Fields[telemetry.ProcessStart.String()].Value.(time.Time); ok {
-			doc.Replica.ProcessStart = &start
-		}
-		if version, ok := doc.Fields[telemetry.EngineVersion.String()].Value.(string); ok {
-			doc.Replica.EngineVersion = version
-		}
 	}
 	return doc
 }

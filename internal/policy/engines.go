@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,26 @@ import (
 // builtIn are the profiles of this binary, which do not change: they are parsed
 // once, at the first configuration.
 var builtIn = sync.OnceValues(engine.Defaults)
+
+// LoadProfiles reads a directory of engine profiles by the rules of
+// telemetry.profiles: they stand beside the built-in ones, or instead of those of
+// the same name. The error joins one for each fault, with file and line.
+func LoadProfiles(dir string) (*engine.Set, error) {
+	base, err := builtIn()
+	if err != nil {
+		return nil, err
+	}
+	read := readProfiles(dir)
+	own, files, errs := read.parse()
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	if len(own) == 0 {
+		return nil, fmt.Errorf("%s: has no profile, want files that end in %s", dir, profileEnd)
+	}
+	all, errs := join(base, own, files)
+	return all, errors.Join(errs...)
+}
 
 // engines are the profiles that a configuration reads by, and those of them that
 // are its own, by name. The first result is nil where one of its own was refused.

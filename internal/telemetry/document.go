@@ -7,6 +7,27 @@ import (
 	"github.com/berth-dev/berth/api/v1alpha1"
 )
 
+// Observation is the document of one replica as of now, as far as its snapshot
+// tells. A nil snapshot is that of a replica of which nothing is known.
+func (s *Snapshot) Observation(replica v1alpha1.Replica, now Instant) v1alpha1.Observation {
+	doc := v1alpha1.Observation{
+		Version: v1alpha1.Version, Kind: "Observation", Replica: replica,
+		Engine: "unknown", Order: "normal", Fields: s.Document(now),
+	}
+	if s == nil {
+		return doc
+	}
+	doc.Engine, doc.Profile, doc.Declared = s.Engine, s.Profile, s.Declared
+	doc.Replica.Incarnation = int(s.Incarnation)
+	if start, ok := doc.Fields[ProcessStart.String()].Value.(time.Time); ok {
+		doc.Replica.ProcessStart = &start
+	}
+	if version, ok := doc.Fields[EngineVersion.String()].Value.(string); ok {
+		doc.Replica.EngineVersion = version
+	}
+	return doc
+}
+
 // Document renders every field of the catalogue as of now. A nil snapshot
 // renders a replica of which nothing is known.
 func (s *Snapshot) Document(now Instant) map[string]v1alpha1.Reading {
