@@ -164,7 +164,7 @@ func TestX12_SlowUploadsAreRefused(t *testing.T) {
 }
 
 func TestBodiesThatNobodyTakesBackAreNotHeldForEver(t *testing.T) {
-	r := limited(t, "body: 4MiB, buffered: 8MiB, uploadIdle: 100ms")
+	r := limited(t, "body: 4MiB, buffered: 8MiB, uploadIdle: 2s")
 	conn := dial(t, r.ExtProcAddr())
 	defer conn.Close()
 	c := begin(t, conn)
