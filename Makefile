@@ -21,7 +21,7 @@ LDFLAGS = -s -w -X $(STAMP).Version=$(VERSION) -X $(STAMP).Commit=$(COMMIT)
 TOOLS = $${XDG_CACHE_HOME:-$$HOME/.cache}/berth/tools
 LINT_PACKAGE = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-.PHONY: help build demo test lint fuzz budgets soak results generate clean
+.PHONY: help build demo test lint fuzz budgets soak e2e-vllm results generate clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -60,6 +60,9 @@ budgets: ## compare the benchmarks with the budgets; 1 where one falls short
 
 soak: ## thousands of streams and hostile clients against one picker; 1 where it does not come back
 	@$(GO) run ./test/soak
+
+e2e-vllm: ## two real vLLM servers on this CPU behind Envoy and Berth; downloads 2.9 GB the first time
+	@$(GO) run ./test/e2evllm
 
 results: ## run budgets, soak and an hour of fuzzing (FUZZ each), and write docs/results
 	@status=0; \

@@ -117,7 +117,7 @@ func (t *trial) readPods(p *engine.Profile, names []string, pages [][]byte) (*v1
 	histories := map[engine.Pod]*engine.History{}
 	for i, page := range pages {
 		var err error
-		if pods, err = p.ReadPods(page, t.when(i, len(pages)), 0, histories); err != nil {
+		if pods, err = p.ReadPods(page, "", t.when(i, len(pages)), 0, histories); err != nil {
 			return nil, refused(names[i], p.Name(), err)
 		}
 	}

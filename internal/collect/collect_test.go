@@ -42,7 +42,7 @@ func TestAScrapePublishesWhatTheEngineSays(t *testing.T) {
 	}
 	f.mustScrape("ok")
 	// The slow pages follow in the same turn; the next sleep comes after it.
-	wait(t, f.clock.sleeps, "the end of the turn")
+	f.settle()
 	a := f.endpoint(0)
 	s := a.Snapshot()
 	if got := s.Readings[telemetry.QueueDepth].Value; got != 4 {
@@ -77,7 +77,7 @@ func TestTheReadingsOfAnEndpointThatIsWokenStayFresh(t *testing.T) {
 	f := start(t, nil, e.spec("a"))
 	f.mustScrape("ok")
 	a := f.endpoint(0)
-	slept := wait(t, f.clock.sleeps, "the idle pause")
+	slept := f.settle()
 	if slept <= 4500*time.Millisecond || slept > 5*time.Second {
 		t.Fatalf("an idle endpoint is scraped after %v", slept)
 	}
@@ -87,7 +87,7 @@ func TestTheReadingsOfAnEndpointThatIsWokenStayFresh(t *testing.T) {
 	}
 
 	// A request comes long before the pause is over.
-	f.clock.Advance(time.Second)
+	f.advance(time.Second)
 	unit := a.Take(f.clock.Now())
 	a.Wake()
 	if got := wait(t, f.results, "the scrape after a wake"); got != "ok" {
@@ -111,7 +111,7 @@ func TestWakesDoNotExceedTheHotCadence(t *testing.T) {
 	e := newFakeEngine(t, calm.handle)
 	f := start(t, nil, e.spec("a"))
 	f.mustScrape("ok")
-	wait(t, f.clock.sleeps, "the idle pause")
+	f.settle()
 	f.endpoint(0).Wake()
 	if got := wait(t, f.clock.sleeps, "the pause after a wake"); got != 200*time.Millisecond {
 		t.Errorf("woken right after a scrape, the next comes after %v, want 200ms", got)
@@ -216,11 +216,11 @@ func TestZ10_AFailedScrapeIsNamedAndLeavesTheSnapshotAsItWas(t *testing.T) {
 			e := newFakeEngine(t, calm.handle)
 			f := start(t, func(o *Options) { o.MaxPage = 64 << 10 }, e.spec("a"))
 			f.mustScrape("ok")
-			sleep := wait(t, f.clock.sleeps, "the end of the turn")
+			sleep := f.settle()
 			a := f.endpoint(0)
 			before := a.Snapshot()
 			e.serve(c.handler)
-			f.clock.Advance(sleep)
+			f.advance(sleep)
 			if got := wait(t, f.results, "a failed scrape"); got != c.want {
 				t.Fatalf("scrape: %s, want %s", got, c.want)
 			}
@@ -300,7 +300,7 @@ func TestARefusedEndpointIsTriedWithPausesAndRecoversSoon(t *testing.T) {
 		t.Errorf("a refused candidate is tried after %v, want 1s at most", slept)
 	}
 	// A request is refused there: the hot cadence bounds the next try.
-	wait(t, f.clock.sleeps, "the end of the turn")
+	f.settle()
 	a.Refused()
 	if slept := wait(t, f.clock.sleeps, "the pause after a wake"); slept > 200*time.Millisecond {
 		t.Errorf("a refused request leads to a try after %v", slept)
@@ -314,7 +314,7 @@ func TestARefusedEndpointIsTriedWithPausesAndRecoversSoon(t *testing.T) {
 	again.Listener = listener
 	again.Start()
 	defer again.Close()
-	f.clock.Advance(200 * time.Millisecond)
+	f.advance(200 * time.Millisecond)
 	if got := wait(t, f.results, "the scrape after the restart"); got != "ok" || a.OrderedLast() {
 		t.Errorf("scrape: %s, ordered last %t", got, a.OrderedLast())
 	}
@@ -330,11 +330,11 @@ func TestAProcessThatStartsAnewIsAskedForItsModels(t *testing.T) {
 	}
 	next := calm
 	next.start, next.models = "1.8e9", `[{"id":"other"}]`
-	sleep := wait(t, f.clock.sleeps, "the end of the turn")
+	sleep := f.settle()
 	e.serve(next.handle)
-	f.clock.Advance(sleep)
+	f.advance(sleep)
 	wait(t, f.results, "the scrape after the restart")
-	sleep = wait(t, f.clock.sleeps, "the end of the turn")
+	sleep = f.settle()
 	if got := names(f.endpoint(0).Snapshot()); !slices.Equal(got, []string{"other"}) {
 		t.Errorf("servedModels %v, want those of the new process", got)
 	}
@@ -347,11 +347,11 @@ func TestAProcessThatStartsAnewIsAskedForItsModels(t *testing.T) {
 		}
 		http.NotFound(w, r)
 	})
-	f.clock.Advance(sleep)
+	f.advance(sleep)
 	if got := wait(t, f.results, "the scrape after the second restart"); got != "ok" {
 		t.Errorf("a slow page that fails makes the scrape %s", got)
 	}
-	wait(t, f.clock.sleeps, "the end of the turn")
+	f.settle()
 	s := f.endpoint(0).Snapshot()
 	if got := s.Readings[telemetry.ServedModels].Recorded; got != telemetry.Missing || s.Readings[telemetry.QueueDepth].Value != 3 {
 		t.Errorf("servedModels %v, queueDepth %v", got, s.Readings[telemetry.QueueDepth].Value)
@@ -374,9 +374,9 @@ func TestANewVersionMakesTheModelsDue(t *testing.T) {
 	f.mustScrape("ok")
 	after := func(d time.Duration, what said) []string {
 		t.Helper()
-		wait(t, f.clock.sleeps, "the end of the turn")
+		f.settle()
 		e.serve(what.handle)
-		f.clock.Advance(d)
+		f.advance(d)
 		wait(t, f.results, "a scrape")
 		return names(f.endpoint(0).Snapshot())
 	}
@@ -449,7 +449,7 @@ func TestWhereTheMetricsAre(t *testing.T) {
 		spec.Metrics.Port = metrics.address().Port()
 		f := start(t, nil, spec)
 		f.mustScrape("ok")
-		wait(t, f.clock.sleeps, "the end of the turn")
+		f.settle()
 		if got := names(f.endpoint(0).Snapshot()); !slices.Equal(got, []string{"m"}) {
 			t.Errorf("servedModels %v, want what the serving port says", got)
 		}
@@ -501,12 +501,12 @@ func TestP5_AnEndpointThatLeavesTakesItsScrapeAndItsConnectionsAlong(t *testing.
 	})
 	idle := newFakeEngine(t, calm.handle)
 	f := start(t, func(o *Options) { o.Timeout = time.Hour }, e.spec("a"))
-	f.clock.Advance(wait(t, f.clock.sleeps, "the first pause"))
+	f.advance(wait(t, f.clock.sleeps, "the first pause"))
 	wait(t, asked, "the scrape")
 	gone := f.endpoint(0)
 	f.update(idle.spec("b"))
 	wait(t, called, "the scrape to be called off")
-	f.clock.Advance(time.Second)
+	f.advance(time.Second)
 	if got := wait(t, f.results, "the other's scrape"); got != "ok" {
 		t.Errorf("the other endpoint: %s", got)
 	}
@@ -527,11 +527,11 @@ func TestThereIsOneScrapeInFlightForEachEndpoint(t *testing.T) {
 		calm.handle(w, r)
 	})
 	f := start(t, nil, e.spec("a"))
-	f.clock.Advance(wait(t, f.clock.sleeps, "the first pause"))
+	f.advance(wait(t, f.clock.sleeps, "the first pause"))
 	a := f.endpoint(0)
 	for range 10 {
 		a.Wake()
-		f.clock.Advance(time.Second)
+		f.advance(time.Second)
 	}
 	close(release)
 	wait(t, f.results, "the first scrape")
@@ -566,12 +566,12 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 	for range 5 {
 		f.mustScrape("status_404")
 	}
-	sleep := wait(t, f.clock.sleeps, "the end of the turn")
+	sleep := f.settle()
 	e.serve(calm.handle)
-	f.clock.Advance(sleep)
+	f.advance(sleep)
 	wait(t, f.results, "the scrape that succeeds")
 	f.mustScrape("ok")
-	wait(t, f.clock.sleeps, "the end of the turn")
+	f.settle()
 	var lines []string
 	for _, l := range recorded.All() {
 		lines = append(lines, l.Message)

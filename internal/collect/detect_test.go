@@ -137,16 +137,6 @@ func TestEachEngineIsRecognisedByItsPage(t *testing.T) {
 	})
 }
 
-// trtllm is the profile of trtllm-serve with the owner that its cards state.
-func trtllm(t *testing.T) *engine.Set {
-	return changed(t, "trtllm-serve", func(text string) string {
-		if strings.Contains(text, "ownedBy:") {
-			return text
-		}
-		return strings.Replace(text, "\ndetect:\n", "\ndetect:\n  ownedBy: [tensorrt_llm]\n", 1)
-	})
-}
-
 func TestM6_TheDrainingPageOfATRTLLMServerIsNeverAskedFor(t *testing.T) {
 	// Without return_perf_metrics the text page does not exist.
 	answers := site{"/v1/models": models("tensorrt_llm"), "/metrics": "[]"}
@@ -166,7 +156,7 @@ func TestM6_TheDrainingPageOfATRTLLMServerIsNeverAskedFor(t *testing.T) {
 			e := newFakeEngine(t, answers.ServeHTTP)
 			spec := e.spec("a")
 			c.declare(&spec)
-			f := start(t, func(o *Options) { o.Profiles = trtllm(t) }, spec)
+			f := start(t, nil, spec)
 			for range 3 {
 				f.mustScrape(c.want)
 			}
@@ -208,7 +198,7 @@ func TestM6_TheDrainingPageOfATRTLLMServerIsNeverAskedFor(t *testing.T) {
 			}
 			answers.ServeHTTP(w, r)
 		})
-		f := start(t, func(o *Options) { o.Profiles = trtllm(t) }, e.undeclared("a"))
+		f := start(t, nil, e.undeclared("a"))
 		f.mustScrape("status_503")
 		e.serve(answers.ServeHTTP)
 		f.scrape()

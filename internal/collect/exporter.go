@@ -43,7 +43,7 @@ func (w *worker) readExporter(j job, r *report) {
 		r.fail(a.reason, a.cause)
 		return
 	}
-	pods, err := x.Profile.ReadPods(got.body, got.at, w.opts.lease(w.opts.Idle), x.histories)
+	pods, err := x.Profile.ReadPods(got.body, got.path, got.at, w.opts.lease(w.opts.Idle), x.histories)
 	if err != nil {
 		r.fail(readReason(err), err)
 		return

@@ -148,9 +148,32 @@ func (f *fleet) endpoint(i int) *pool.Endpoint { return f.registry.Set().Endpoin
 func (f *fleet) scrape() (slept time.Duration, result string) {
 	f.t.Helper()
 	slept = f.settle()
+	f.advance(slept)
+	for {
+		select {
+		case result = <-f.results:
+			return slept, result
+		case more := <-f.clock.sleeps:
+			select {
+			case result = <-f.results:
+				// The scheduler lies down after the scrape.
+				f.lying = &more
+				return slept, result
+			default:
+			}
+			// It was woken in between and has lain down again.
+			f.clock.Advance(more)
+			slept += more
+		case <-time.After(patience):
+			f.t.Fatal("waited in vain for a scrape")
+		}
+	}
+}
+
+// advance lets time pass while the scheduler lies down.
+func (f *fleet) advance(d time.Duration) {
 	f.lying = nil
-	f.clock.Advance(slept)
-	return slept, wait(f.t, f.results, "a scrape")
+	f.clock.Advance(d)
 }
 
 // settle waits for the end of the turn, slow pages included, and returns how long
@@ -178,9 +201,23 @@ func (f *fleet) turns(what string, until func() bool) {
 		if until() {
 			return
 		}
-		f.clock.Advance(wait(f.t, f.clock.sleeps, what))
+		f.clock.Advance(f.newestSleep(what))
 	}
 	f.t.Fatalf("waited in vain for %s", what)
+}
+
+// newestSleep is how long the scheduler lies down for. With several endpoints it
+// has lain down and been woken since it was last asked.
+func (f *fleet) newestSleep(what string) time.Duration {
+	f.t.Helper()
+	slept := wait(f.t, f.clock.sleeps, what)
+	for {
+		select {
+		case slept = <-f.clock.sleeps:
+		default:
+			return slept
+		}
+	}
 }
 
 // see scrapes until there was this result.

@@ -27,14 +27,19 @@ type endpoint struct {
 	at       telemetry.Instant
 }
 
-var counterLine = regexp.MustCompile(`(?m)^(vllm:\S*(?:_total|_count|_sum)\{.*\}|vllm:.*le="\+Inf".*\}) \S+$`)
+// What grows: counters, and histograms by values of a tenth of a second.
+var (
+	counterLine = regexp.MustCompile(`(?m)^(vllm:\S*(?:_total|_count)\{.*\}|vllm:.*le="(?:0\.[1-9]|[1-9]|\+Inf).*\}) \S+$`)
+	sumLine     = regexp.MustCompile(`(?m)^(vllm:\S*_sum\{.*\}) \S+$`)
+)
 
 func busyEndpoint(t testing.TB) *endpoint {
 	e := &endpoint{profile: vllm(t), at: laterThanEveryPage}
 	e.page = counterLine.ReplaceAll(load(t, "vllm.prom"), []byte("$1 000000000000"))
+	e.page = sumLine.ReplaceAll(e.page, []byte("$1 000000000000e-1"))
 	for at := range bytes.Lines(e.page) {
-		if bytes.HasSuffix(at, []byte(" 000000000000\n")) {
-			e.counters = append(e.counters, at[len(at)-13:len(at)-1])
+		if i := bytes.Index(at, []byte(" 000000000000")); i >= 0 {
+			e.counters = append(e.counters, at[i+1:i+13])
 		}
 	}
 	if len(e.counters) < 50 || len(e.page) < 40_000 {

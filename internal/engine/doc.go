@@ -50,7 +50,7 @@
 //	  pod: pod
 //	valid: {metric: m, because: words}    # 0 there: the page says nothing yet
 //	engineTime: {metric: m, where: {name: value}, maxAge: 30s, whileBusy: true}
-//	stillAfter: 10s               # how long a page may stand still while the engine works
+//	stillAfter: 10s               # how long a page may stand still while the engine works; 10s if left out
 //	fields:
 //	  queueDepth:
 //	    unit: requests            # must be the unit of the catalogue

@@ -53,15 +53,16 @@ func (e *evaluation) doubtClock(s *telemetry.Snapshot) {
 	if o.kind != possible {
 		return
 	}
-	at, ok := instant(o.value, e.in.At)
-	if !ok {
+	at := e.past(instant(o.value))
+	if at == 0 {
 		return
 	}
-	age := max(0, e.in.At.Sub(at))
+	age := e.in.At.Sub(at)
 	old := age > clock.maxAge && (!clock.whileBusy || busyReadings(s))
 	for i := range e.profile.rules {
-		r := &s.Readings[e.profile.rules[i].field]
-		if r.Recorded != telemetry.Fresh || r.ObservedAt != e.in.At || e.profile.rules[i].field == telemetry.ProcessStart {
+		rule := &e.profile.rules[i]
+		r := &s.Readings[rule.field]
+		if r.Recorded != telemetry.Fresh || rule.counts && !e.counting || rule.field == telemetry.ProcessStart {
 			continue
 		}
 		own := *r.Detail
@@ -75,19 +76,26 @@ func (e *evaluation) doubtClock(s *telemetry.Snapshot) {
 }
 
 // instant is a time that an engine states, in seconds, milliseconds,
-// microseconds or nanoseconds since the epoch, by its size. It is not one if it
-// is before the year 2001, or later than now: what an engine says of the future
-// is no evidence.
-func instant(v float64, now telemetry.Instant) (telemetry.Instant, bool) {
-	for v >= 1e11 {
+// microseconds or nanoseconds since the epoch, by its size; 0 if it is none after
+// the year 2001.
+func instant(v float64) telemetry.Instant {
+	for v >= 1e11 && v <= 1e20 {
 		v /= 1e3
 	}
-	if v < 1e9 || v > float64(now.Add(clockSkew))/1e9 {
-		return 0, false
+	if !(v >= 1e9 && v < 9e9) {
+		return 0
 	}
 	sec := int64(v)
-	at := telemetry.Instant(sec*1e9 + int64((v-float64(sec))*1e9))
-	return min(at, now), true
+	return telemetry.Instant(sec*1e9 + int64((v-float64(sec))*1e9))
+}
+
+// past is a time that the engine states, no later than the scrape; 0 if it is in
+// the future: what an engine says of that is no evidence.
+func (e *evaluation) past(at telemetry.Instant) telemetry.Instant {
+	if at > e.in.At.Add(clockSkew) {
+		return 0
+	}
+	return min(at, e.in.At)
 }
 
 // doubtStandstill looks at how long the page has shown the same values. An idle

@@ -151,7 +151,7 @@ func (e *expectation) read(t *testing.T, p *Profile, page string) *telemetry.Sna
 		}
 		return s
 	}
-	pods, err := p.ReadPods([]byte(page), at, 0, map[Pod]*History{})
+	pods, err := p.ReadPods([]byte(page), "", at, 0, map[Pod]*History{})
 	if err != nil {
 		t.Fatalf("the page is refused: %v", err)
 	}

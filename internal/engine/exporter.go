@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -23,7 +25,7 @@ func podOf(p *Profile, k *known) Pod {
 		return anyPod
 	}
 	namespace, name := k.labels.Get(p.labels.namespace), k.labels.Get(p.labels.pod)
-	if namespace == "" || name == "" {
+	if namespace == "" || name == "" || strings.Contains(namespace, "/") {
 		return anyPod
 	}
 	return Pod(namespace + "/" + name)
@@ -37,8 +39,9 @@ type Readings [telemetry.NumFields]telemetry.Reading
 
 // ReadPods turns an exporter's page into readings for each pod on it. histories
 // are those of its pods, and follow the page: a pod that is gone is forgotten.
-// The readings live at least for lease. Errors are those of Read.
-func (p *Profile) ReadPods(page []byte, at telemetry.Instant, lease time.Duration, histories map[Pod]*History) (map[Pod]*Readings, error) {
+// from is what the readings call their page; empty is its path. The readings live
+// at least for lease. Errors are those of Read.
+func (p *Profile) ReadPods(page []byte, from string, at telemetry.Instant, lease time.Duration, histories map[Pod]*History) (map[Pod]*Readings, error) {
 	sc := p.scratch.Get().(*scratch)
 	defer p.scratch.Put(sc)
 	defer sc.release()
@@ -47,8 +50,12 @@ func (p *Profile) ReadPods(page []byte, at telemetry.Instant, lease time.Duratio
 	}
 	pods := map[Pod]*Readings{}
 	for i := range sc.samples {
-		if pod := sc.samples[i].pod; pod != anyPod && pods[pod] == nil && len(pods) < maxPods {
-			pods[pod] = &Readings{}
+		pod := sc.samples[i].pod
+		if pod == anyPod || pods[pod] != nil {
+			continue
+		}
+		if pods[pod] = (&Readings{}); len(pods) > maxPods {
+			return nil, fmt.Errorf("%w: more than %d pods", ErrTooLarge, maxPods)
 		}
 	}
 	for pod := range histories {
@@ -61,7 +68,7 @@ func (p *Profile) ReadPods(page []byte, at telemetry.Instant, lease time.Duratio
 			histories[pod] = &History{}
 		}
 		histories[pod].holdTo(p)
-		e := evaluation{profile: p, scratch: sc, in: Input{At: at, History: histories[pod]}, counting: true, pod: pod}
+		e := evaluation{profile: p, scratch: sc, in: Input{At: at, Path: from, History: histories[pod]}, counting: true, pod: pod}
 		e.readAll((*[telemetry.NumFields]telemetry.Reading)(readings))
 		for f := range readings {
 			if r := &readings[f]; r.Recorded == telemetry.Fresh {

@@ -11,7 +11,7 @@ import (
 
 func readPodsOf(t *testing.T, name, page string) map[Pod]*Readings {
 	t.Helper()
-	pods, err := profileOf(t, name).ReadPods([]byte(page), noon, time.Minute, map[Pod]*History{})
+	pods, err := profileOf(t, name).ReadPods([]byte(page), "", noon, time.Minute, map[Pod]*History{})
 	if err != nil {
 		t.Fatalf("the page is refused: %v", err)
 	}

@@ -51,7 +51,7 @@ func FuzzPage(f *testing.F) {
 }
 
 func checkPodsOf(t *testing.T, p *Profile, page []byte) {
-	pods, err := p.ReadPods(page, scriptBegins, time.Second, map[Pod]*History{})
+	pods, err := p.ReadPods(page, "", scriptBegins, time.Second, map[Pod]*History{})
 	if err != nil {
 		return
 	}

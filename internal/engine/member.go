@@ -24,9 +24,8 @@ type member struct {
 
 // parseMember reads which member of a JSON page a field is.
 func (p *Profile) parseMember(n pair, page *Page) {
-	f, ok := telemetry.ParseField(n.name)
+	f, ok := parseFieldName(n)
 	if !ok {
-		n.fail("not a field of the catalogue")
 		return
 	}
 	m := n.members("member", "combine", "invert", "quality", "because")
@@ -114,6 +113,7 @@ func collect(values []any, at any, path []string) []any {
 }
 
 func texts(values []any) (names []string, fault string) {
+	var listed nameSet
 	for _, v := range values {
 		name, ok := v.(string)
 		if !ok {
@@ -122,14 +122,11 @@ func texts(values []any) (names []string, fault string) {
 		if fault := unfit(name); fault != "" {
 			return nil, fault
 		}
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-		if len(names) > maxNames {
+		if listed.add(name) && len(listed.names) > maxNames {
 			return nil, fmt.Sprintf("has more than %d names", maxNames)
 		}
 	}
-	return names, ""
+	return listed.names, ""
 }
 
 func (m *member) truth(values []any) (float64, string) {

@@ -8,6 +8,25 @@ import (
 	"github.com/berth-dev/berth/internal/telemetry"
 )
 
+// nameSet is names, each once, in the order in which they came.
+type nameSet struct {
+	names []string
+	known map[string]bool
+}
+
+// add reports that the name is new.
+func (s *nameSet) add(name string) bool {
+	if s.known[name] {
+		return false
+	}
+	if s.known == nil {
+		s.known = map[string]bool{}
+	}
+	s.known[name] = true
+	s.names = append(s.names, name)
+	return true
+}
+
 // texts reads the texts of a label: the names in it, separated by commas, or the
 // one text.
 func (e *evaluation) texts(src *source, f telemetry.Field) outcome {
@@ -32,7 +51,8 @@ func (e *evaluation) texts(src *source, f telemetry.Field) outcome {
 	if len(list) == 0 {
 		return e.missing(&src.series, others)
 	}
-	o := outcome{kind: possible, names: []string{}}
+	o := outcome{kind: possible}
+	listed := nameSet{names: []string{}}
 	for _, s := range list {
 		switch {
 		case s.problem != "":
@@ -47,24 +67,24 @@ func (e *evaluation) texts(src *source, f telemetry.Field) outcome {
 			if fault := unfit(text); fault != "" {
 				return invalid("label %s of %s %s", src.label, name, fault)
 			}
-			if len(o.names) > 0 && o.names[0] != text {
+			if listed.add(text) && len(listed.names) > 1 {
 				return invalid("label %s of %s differs between series", src.label, name)
 			}
-			o.names = []string{text}
 			continue
 		}
 		for part := range strings.SplitSeq(text, ",") {
-			if part = strings.TrimSpace(part); part == "" || slices.Contains(o.names, part) {
+			if part = strings.TrimSpace(part); part == "" {
 				continue
 			}
 			if fault := unfit(part); fault != "" {
 				return invalid("a name in label %s of %s %s", src.label, name, fault)
 			}
-			if o.names = append(o.names, part); len(o.names) > maxNames {
+			if listed.add(part) && len(listed.names) > maxNames {
 				return invalid("label %s of %s has more than %d names", src.label, name, maxNames)
 			}
 		}
 	}
+	o.names = listed.names
 	slices.Sort(o.names)
 	return o
 }

@@ -74,6 +74,12 @@ func (n node) members(allowed ...string) map[string]node {
 	return got
 }
 
+// Limits of one list and of one mapping. Nothing that an engine shows needs more.
+const (
+	maxItems   = 64
+	maxMembers = 64
+)
+
 // pair is a member of a mapping with its name.
 type pair struct {
 	name string
@@ -86,6 +92,10 @@ func (n node) pairs() []pair {
 	}
 	if n.Kind != yaml.MappingNode {
 		n.fail("%s, want a mapping", n.shown())
+		return nil
+	}
+	if len(n.Content)/2 > maxMembers {
+		n.fail("%d members, want at most %d", len(n.Content)/2, maxMembers)
 		return nil
 	}
 	pairs := make([]pair, 0, len(n.Content)/2)
@@ -117,6 +127,10 @@ func (n node) list() []node {
 	}
 	if n.Kind != yaml.SequenceNode {
 		n.fail("%s, want a list", n.shown())
+		return nil
+	}
+	if len(n.Content) > maxItems {
+		n.fail("%d items, want at most %d", len(n.Content), maxItems)
 		return nil
 	}
 	items := make([]node, len(n.Content))

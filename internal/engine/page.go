@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
+
+	"github.com/berth-dev/berth/internal/telemetry"
 )
 
 // Reasons for which a page as a whole is refused.
@@ -27,6 +29,9 @@ var (
 	ErrSeveralEngines = errors.New("families of several engines on the page")
 	// ErrJoined: the page joins the pages of several replicas.
 	ErrJoined = errors.New("the page joins several replicas")
+	// ErrTooLarge: the families of the profile have more series than a replica
+	// can have, or those of an exporter more pods than a node.
+	ErrTooLarge = errors.New("the page has more than it can have")
 	// ErrTruncated: the last line is not complete.
 	ErrTruncated = errors.New("the page was cut in its last line")
 )
@@ -35,11 +40,13 @@ const (
 	// maxSeries bounds the series of one family: a histogram of 40 buckets on
 	// each of 64 data-parallel ranks stays below.
 	maxSeries = 4096
+	// maxSamples bounds those of all families.
+	maxSamples = 32768
 	// maxLine bounds one sample line. Pages with megabytes in one label exist
 	// (vLLM pull request 44702).
 	maxLine = 1 << 20
 	// maxKnown and maxKnownText bound the series that a scratch remembers.
-	maxKnown     = 16384
+	maxKnown     = maxSamples
 	maxKnownText = 4 << 20
 	// maxLowest bounds the labels of which the lowest counts.
 	maxLowest = 4
@@ -53,6 +60,7 @@ type scratch struct {
 	families []familyState
 	samples  []sample
 	values   []weighted
+	weights  map[uint64]float64
 	list     []*sample
 	models   []string
 	why      []string
@@ -69,8 +77,9 @@ type scratch struct {
 
 // familyState is what one page says of a family apart from its good samples.
 type familyState struct {
-	// declared: HELP or TYPE was on the page.
+	// declared: HELP or TYPE was on the page; counter: its TYPE says that.
 	declared bool
+	counter  bool
 	count    int
 	// first is the first sample's index plus 1; 0 is none.
 	first int32
@@ -82,6 +91,8 @@ type familyState struct {
 type sample struct {
 	*known
 	value float64
+	// at is when the engine says that the value is from; 0 if it does not.
+	at telemetry.Instant
 	// next is the family's next sample's index plus 1.
 	next int32
 	// problem spoils every value that this series takes part in.
@@ -98,6 +109,9 @@ type known struct {
 	// exporter's page; empty if it names none.
 	model string
 	pod   Pod
+	// rank is a hash of all that tells ranks apart: the rank's labels, the model
+	// and the pod.
+	rank uint64
 	// twins are series with the same labels, group those that count as one.
 	twins, group *place
 	// order decides which of a group counts, the lowest first.
@@ -134,7 +148,7 @@ func (sc *scratch) forget() {
 
 func (sc *scratch) begin() {
 	sc.round++
-	if sc.round == 0 || len(sc.known) > maxKnown || sc.knownText > maxKnownText {
+	if sc.round == 0 || len(sc.known) >= maxKnown || len(sc.places) > 2*maxKnown || sc.knownText > maxKnownText {
 		sc.forget()
 		sc.round = 1
 	}
@@ -242,9 +256,13 @@ func (p *Profile) scan(page []byte, sc *scratch, counting bool) error {
 		switch {
 		case line[0] == '#':
 			f.declared = true
+			f.counter = f.counter || isCounter(line)
 		case n.comment:
 		case counting || !p.families[n.family].counts:
 			sc.keep(n.family, f, line)
+			if len(sc.samples) > maxSamples {
+				return fmt.Errorf("%w: more than %d series", ErrTooLarge, maxSamples)
+			}
 		}
 	}
 	switch {
@@ -264,11 +282,25 @@ func (p *Profile) scan(page []byte, sc *scratch, counting bool) error {
 	return nil
 }
 
+// isCounter reports that a comment declares a counter.
+func isCounter(line []byte) bool {
+	kind, _ := bytes.CutSuffix(bytes.TrimRight(line, " \t\r"), []byte("counter"))
+	return len(kind) < len(line) && bytes.HasPrefix(bytes.TrimLeft(line[1:], " \t"), []byte("TYPE")) && blank(kind[len(kind)-1])
+}
+
+// kinds are the types that a family may have.
+var kinds = []string{"counter", "gauge", "histogram", "summary", "untyped", "unknown", "info", "stateset", "gaugehistogram"}
+
 // cut reports that a last line without a newline is only the beginning of one.
 func cut(line []byte) bool {
 	line = bytes.Trim(line, " \t\r")
-	if len(line) == 0 || line[0] == '#' {
+	if len(line) == 0 {
 		return false
+	}
+	if line[0] == '#' {
+		// A page may end in the type of a family that has no sample yet.
+		words := bytes.Fields(line)
+		return string(line) != "# EOF" && (len(words) != 4 || string(words[1]) != "TYPE" || !slices.Contains(kinds, string(words[3])))
 	}
 	text, rest, ok := split(line)
 	if !ok {
@@ -278,7 +310,7 @@ func cut(line []byte) bool {
 	if fault != "" {
 		return true
 	}
-	_, err := parseValue(rest)
+	_, _, err := parseValue(rest)
 	return err != nil
 }
 
@@ -352,7 +384,7 @@ func (sc *scratch) keep(family int, f *familyState, line []byte) {
 		f.problem = k.fault
 		return
 	}
-	v, err := parseValue(rest)
+	v, at, err := parseValue(rest)
 	if err != nil {
 		f.problem = noParse
 		return
@@ -364,7 +396,7 @@ func (sc *scratch) keep(family int, f *familyState, line []byte) {
 		return
 	}
 	*k.twins = place{sc.round, int32(len(sc.samples))}
-	sc.samples = append(sc.samples, sample{known: k, value: v})
+	sc.samples = append(sc.samples, sample{known: k, value: v, at: at})
 }
 
 const noParse = "a line does not parse"
@@ -383,8 +415,9 @@ func (sc *scratch) learn(family int, text []byte) *known {
 		}
 		k.hash, sc.hash = k.labels.HashWithoutLabels(sc.hash, l.drop...)
 		k.model, k.pod = modelOf(sc.profile, k), podOf(sc.profile, k)
+		k.rank, sc.hash = k.labels.HashForLabels(sc.hash, l.apart...)
 		for i, label := range l.lowest {
-			k.order[i] = rank(k.labels.Get(label))
+			k.order[i] = rankOf(k.labels.Get(label))
 		}
 		if le := k.labels.Get(labels.BucketLabel); le != "" {
 			if v, err := strconv.ParseFloat(le, 64); err == nil {
@@ -393,15 +426,15 @@ func (sc *scratch) learn(family int, text []byte) *known {
 		}
 	}
 	// A faulty or huge series may come in a different text each time.
-	if k.fault == "" && len(text) < 4096 {
+	if k.fault == "" && len(text) < 4096 && len(sc.known) < maxKnown {
 		sc.known[string(text)] = k
 		sc.knownText += len(text)
 	}
 	return k
 }
 
-// rank is a rank's number; a text that is none comes last.
-func rank(text string) int64 {
+// rankOf is a rank's number; a text that is none comes last.
+func rankOf(text string) int64 {
 	if text == "" {
 		return -1
 	}
@@ -462,23 +495,24 @@ var errValue = errors.New("not a value")
 
 // parseValue reads what follows a series: a value, perhaps a timestamp, perhaps
 // an exemplar.
-func parseValue(rest []byte) (float64, error) {
+func parseValue(rest []byte) (v float64, at telemetry.Instant, err error) {
 	token, rest := field(rest)
-	v, err := number(token)
-	if err != nil {
-		return 0, err
+	if v, err = number(token); err != nil {
+		return 0, 0, err
 	}
-	at, rest := field(rest)
-	if len(at) > 0 && at[0] != '#' {
-		if _, err := number(at); err != nil {
-			return 0, err
+	token, rest = field(rest)
+	if len(token) > 0 && token[0] != '#' {
+		stamp, err := number(token)
+		if err != nil {
+			return 0, 0, err
 		}
-		at, _ = field(rest)
+		at = instant(stamp)
+		token, _ = field(rest)
 	}
-	if len(at) > 0 && at[0] != '#' {
-		return 0, errValue
+	if len(token) > 0 && token[0] != '#' {
+		return 0, 0, errValue
 	}
-	return v, nil
+	return v, at, nil
 }
 
 // field cuts the first word off a line.

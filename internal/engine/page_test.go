@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -330,5 +331,49 @@ func TestAPageIsNotKept(t *testing.T) {
 	again, err := p.Read(load(t, "vllm.prom"), Input{At: laterThanEveryPage})
 	if err != nil || sayAll(again) != before {
 		t.Errorf("the same page is read differently after it was overwritten: %v", err)
+	}
+}
+
+// Work grows with the page and not with its square: these took minutes when each
+// name was looked for among those before it. The numbers are what a page of 8 MiB
+// has room for.
+func TestPagesOfManyNamesAreReadInOneGo(t *testing.T) {
+	p := vllm(t)
+	var models, cards strings.Builder
+	for i := range maxSeries {
+		fmt.Fprintf(&models, "vllm:num_requests_waiting{engine=\"%d\",model_name=\"m%d\"} 1\n", i, i)
+		fmt.Fprintf(&models, "vllm:kv_cache_usage_perc{engine=\"%d\",model_name=\"m%d\"} 0.5\n", i, i)
+		fmt.Fprintf(&models, "vllm:cache_config_info{engine=\"%d\",kv_cache_size_tokens=\"16\"} 1\n", i)
+	}
+	s, err := p.Read([]byte(models.String()), Input{At: second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Readings[telemetry.QueueDepth]; r.Recorded != telemetry.Invalid || !strings.Contains(r.Detail.Reasons[0], "ambiguous") {
+		t.Errorf("%+v", r)
+	}
+	for i := range 200_000 {
+		fmt.Fprintf(&cards, `{"id":"m%d","owned_by":"o%d"},`, i%maxNames, i)
+	}
+	page := []byte(`{"data":[` + strings.TrimSuffix(cards.String(), ",") + `]}`)
+	if got := Owners(page); len(got) != maxOwners {
+		t.Errorf("%d owners, want %d", len(got), maxOwners)
+	}
+	var list modelList
+	if err := list.decode(page); err != nil || len(list.names(false).Detail.Names) != maxNames {
+		t.Errorf("%d names, %v", len(list.names(false).Detail.Names), err)
+	}
+}
+
+func TestAPageOfMoreSeriesThanAReplicaHasIsRefused(t *testing.T) {
+	p := vllm(t)
+	var page strings.Builder
+	for _, f := range p.families {
+		for i := range maxSeries {
+			fmt.Fprintf(&page, "%s{engine=\"%d\"} 1\n", f.name, i)
+		}
+	}
+	if s, err := p.Read([]byte(page.String()), Input{At: second}); s != nil || !errors.Is(err, ErrTooLarge) {
+		t.Errorf("%v, %v, want %v", s, err, ErrTooLarge)
 	}
 }

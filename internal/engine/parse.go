@@ -5,9 +5,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/prometheus/common/model"
 
 	"github.com/berth-dev/berth/internal/telemetry"
 )
@@ -41,7 +44,6 @@ func Parse(file string, text []byte) (*Profile, error) {
 	p := &Profile{
 		name:     parseName(m["name"].require(root, "name")),
 		exporter: m["role"].one("engine", "engine", "exporter") == "exporter",
-		never:    m["never"].texts(),
 		still:    m["stillAfter"].duration(defaultStill, time.Second, time.Hour),
 		text:     slices.Clone(text),
 		names:    map[string]naming{},
@@ -50,7 +52,14 @@ func Parse(file string, text []byte) (*Profile, error) {
 	p.digest = p.name + "@sha256:" + hex.EncodeToString(sha[:])[:12]
 	p.scratch.New = func() any { return newScratch(p) }
 	for _, alias := range m["aliases"].list() {
-		p.aliases = append(p.aliases, parseName(alias))
+		name := parseName(alias)
+		if name == p.name || slices.Contains(p.aliases, name) {
+			alias.fail("%q is a name of the engine already", name)
+		}
+		p.aliases = append(p.aliases, name)
+	}
+	for _, path := range m["never"].list() {
+		p.never = append(p.never, parsePath(path))
 	}
 	p.parsePages(m["pages"].require(root, "pages"))
 	p.parseAccess(m["auth"], m["tls"])
@@ -91,6 +100,34 @@ func parseName(n node) string {
 	return name
 }
 
+// parsePath reads a path on the replica's own address, with a query perhaps.
+func parsePath(n node) string {
+	path := n.text()
+	u, err := url.ParseRequestURI(path)
+	if n.has() && (err != nil || !strings.HasPrefix(path, "/") || u.Host != "" || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "# ")) {
+		n.fail("%q, want a path on the replica that begins with one slash", path)
+	}
+	return path
+}
+
+// parseWords reads a text that goes into a header or a handshake.
+func parseWords(n node) string {
+	text := n.text()
+	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
+		n.fail("%q, want printable ASCII", text)
+	}
+	return text
+}
+
+// parseMetric reads the name of a family, or the beginning of one.
+func parseMetric(n node) string {
+	name := n.text()
+	if n.has() && !model.LegacyValidation.IsValidMetricName(name) {
+		n.fail("%q, want the name of a metric", name)
+	}
+	return name
+}
+
 // flatten is how some client libraries spell a name with colons when they
 // answer in a format of their own choice.
 func flatten(name string) string { return strings.ReplaceAll(name, ":", "_") }
@@ -100,15 +137,26 @@ func sorted(names []string) []string {
 	return names
 }
 
+// everyones are the beginnings of families that client libraries and web servers
+// put on any page.
+var everyones = []string{"process_", "python_", "go_", "http_", "promhttp_", "target_", "scrape_"}
+
 func (p *Profile) parseDetection(root, n node) {
 	m := n.members("prefixes", "families", "ownedBy")
-	for _, prefix := range m["prefixes"].texts() {
+	for _, n := range m["prefixes"].list() {
+		prefix := parseMetric(n)
+		if i := slices.IndexFunc(everyones, func(common string) bool {
+			return strings.HasPrefix(common, prefix) || strings.HasPrefix(prefix, common)
+		}); i >= 0 {
+			n.fail("%q, want one that is not on every page, as %s is", prefix, everyones[i])
+		}
 		p.detect.prefixes = append(p.detect.prefixes, prefix)
 		if flat := flatten(prefix); flat != prefix {
 			p.detect.prefixes = append(p.detect.prefixes, flat)
 		}
 	}
-	for _, family := range m["families"].texts() {
+	for _, n := range m["families"].list() {
+		family := parseMetric(n)
 		p.detect.families = append(p.detect.families, [2]string{family, flatten(family)})
 	}
 	if n := m["families"]; len(p.detect.families) > 63 {
@@ -124,7 +172,7 @@ func (p *Profile) parseAccess(auth, tls node) {
 	p.access.TokenFile = auth.members("bearerTokenFile")["bearerTokenFile"].text()
 	m := tls.members("caFile", "serverName")
 	p.access.CAFile = m["caFile"].text()
-	p.access.ServerName = m["serverName"].text()
+	p.access.ServerName = parseWords(m["serverName"])
 }
 
 func (p *Profile) parseLabels(root, n node) {
@@ -139,6 +187,12 @@ func (p *Profile) parseLabels(root, n node) {
 		namespace:    m["namespace"].text(),
 		pod:          m["pod"].text(),
 	}
+	for _, label := range slices.Concat(p.labels.ranks, []string{p.labels.model, p.labels.namespace, p.labels.pod}) {
+		if label != "" {
+			p.labels.apart = append(p.labels.apart, label)
+		}
+	}
+	slices.Sort(p.labels.apart)
 	roles := map[string]string{}
 	for _, one := range []string{"model", "namespace", "pod"} {
 		if label := m[one]; label.has() {
@@ -171,16 +225,13 @@ func (p *Profile) parsePages(list node) {
 	for i, n := range list.list() {
 		m := n.members("path", "format", "accept", "scheme", "port", "every", "ttl", "fields", "field", "no")
 		page := Page{
-			Path:   m["path"].require(n, "path").text(),
+			Path:   parsePath(m["path"].require(n, "path")),
 			Format: Format(m["format"].require(n, "format").one("", string(Prometheus), string(OpenAIModels), string(Status), string(JSON))),
-			Accept: m["accept"].text(),
+			Accept: parseWords(m["accept"]),
 			Scheme: m["scheme"].one("", "http", "https"),
 			Port:   uint16(m["port"].integer(0, 1, 65535)),
 			Every:  m["every"].duration(0, fastestPage, slowestPage),
 			TTL:    m["ttl"].duration(shortestTTL, shortestTTL, longestTTL),
-		}
-		if path := m["path"]; path.has() && !strings.HasPrefix(page.Path, "/") {
-			path.fail("%q, want a path that begins with a slash", page.Path)
 		}
 		if slices.Contains(p.never, page.Path) {
 			n.fail("path %s is one that must never be asked", page.Path)
@@ -258,10 +309,22 @@ func (p *Profile) parsePageFields(n node, m map[string]node, page *Page) {
 	}
 }
 
-func (p *Profile) parseField(n pair) {
+// parseFieldName finds the field that a member is about.
+func parseFieldName(n pair) (telemetry.Field, bool) {
 	f, ok := telemetry.ParseField(n.name)
 	if !ok {
-		n.fail("not a field of the catalogue")
+		all := make([]string, telemetry.NumFields)
+		for f := range telemetry.NumFields {
+			all[f] = f.String()
+		}
+		n.fail("not a field of the catalogue, which are %s", strings.Join(all, ", "))
+	}
+	return f, ok
+}
+
+func (p *Profile) parseField(n pair) {
+	f, ok := parseFieldName(n)
+	if !ok {
 		return
 	}
 	for _, page := range p.pages[1:] {
@@ -270,7 +333,11 @@ func (p *Profile) parseField(n pair) {
 		}
 	}
 	m := n.members("unit", "ttl", "absent", "sources", "off")
-	if unit := m["unit"].text(); unit != f.Unit() {
+	switch unit := m["unit"].text(); {
+	case unit == f.Unit():
+	case unit == "":
+		n.fail("unit is missing, want %q", f.Unit())
+	default:
 		n.fail("unit %q, want %q", unit, f.Unit())
 	}
 	r := rule{field: f}
@@ -417,7 +484,7 @@ func (p *Profile) parsePart(n node) *series {
 // suffix is what comes after the name of the metric.
 func (p *Profile) parseSeries(n node, m map[string]node, suffix string) series {
 	s := series{
-		family: p.family(m["metric"].require(n, "metric").text() + suffix),
+		family: p.family(parseMetric(m["metric"].require(n, "metric")) + suffix),
 		label:  m["label"].text(),
 	}
 	for _, w := range m["where"].pairs() {
@@ -642,11 +709,11 @@ func selector(s *series) (words string) {
 
 func (p *Profile) parseUnsupported(n node) {
 	for _, u := range n.pairs() {
-		f, ok := telemetry.ParseField(u.name)
-		switch {
-		case !ok:
-			u.fail("not a field of the catalogue")
+		f, ok := parseFieldName(u)
+		if !ok {
 			continue
+		}
+		switch {
 		case slices.ContainsFunc(p.rules, func(r rule) bool { return r.field == f }):
 			u.fail("also in fields")
 		case slices.ContainsFunc(p.pages, func(page Page) bool { return slices.Contains(page.fields, f) }):

@@ -113,7 +113,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"pages as a mapping", whole[strings.Index(whole, "- {path: /metrics"):strings.Index(whole, "auth:")], "  {path: /metrics}\n", "w.yaml:8: pages: a mapping, want a list"},
 		{"an unknown key of a page", "accept:", "accepts:", "w.yaml:9: pages[0].accepts: unknown key, allowed are path, format, accept, scheme, port, every, ttl, fields, field, no"},
 		{"no path", "path: /metrics, ", "", "w.yaml:9: pages[0]: path is missing"},
-		{"a relative path", "path: /metrics", "path: metrics", `w.yaml:9: pages[0].path: "metrics", want a path that begins with a slash`},
+		{"a relative path", "path: /metrics", "path: metrics", `w.yaml:9: pages[0].path: "metrics", want a path on the replica that begins with one slash`},
 		{"a path that must never be asked", "path: /models", "path: /drain", "w.yaml:10: pages[1]: path /drain is one that must never be asked"},
 		{"no format", "format: prometheus, ", "", "w.yaml:9: pages[0]: format is missing"},
 		{"an unknown format", "openai-models", "models", `w.yaml:10: pages[1].format: "models", want one of prometheus, openai-models, status, json`},
@@ -137,7 +137,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 
 		// Members of a JSON page.
 		{"a JSON page without fields", "  fields:\n    engineVersion: {member: version}\n    maxConcurrency: {member: \"ranks[].max\", combine: sum, quality: 0.5, because: a guess}\n", "", "w.yaml:12: pages[3]: fields is missing"},
-		{"a member for no field", "engineVersion: {", "version: {", "w.yaml:16: pages[3].fields.version: not a field of the catalogue"},
+		{"a member for no field", "engineVersion: {", "version: {", "w.yaml:16: pages[3].fields.version: not a field of the catalogue, which are " + catalogueOf},
 		{"no member", "{member: version}", "{invert: false}", "w.yaml:16: pages[3].fields.engineVersion: member is missing"},
 		{"an unknown key of a member", "{member: version}", "{path: version}", "w.yaml:16: pages[3].fields.engineVersion.path: unknown key, allowed are member, combine, invert, quality, because"},
 		{"a member without a name between dots", "member: version", "member: a..b", `w.yaml:16: pages[3].fields.engineVersion.member: "a..b", want names joined by dots, with [] after that of a list`},
@@ -170,7 +170,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 
 		// Fields.
 		{"no fields", whole[strings.Index(whole, "\nfields:"):], "\n", "w.yaml:1: fields is missing"},
-		{"an unknown field", "  queueDepth:", "  queueLength:", "w.yaml:25: fields.queueLength: not a field of the catalogue"},
+		{"an unknown field", "  queueDepth:", "  queueLength:", "w.yaml:25: fields.queueLength: not a field of the catalogue, which are " + catalogueOf},
 		{"a field of another page", "  queueDepth:", "  health:", "w.yaml:25: fields.health: already read from /health"},
 		{"an unknown key of a field", "    ttl: 4s", "    every: 4s", "w.yaml:27: fields.queueDepth.every: unknown key, allowed are unit, ttl, absent, sources, off"},
 		{"another unit", "unit: requests", "unit: tokens", `w.yaml:25: fields.queueDepth: unit "tokens", want "requests"`},
@@ -181,7 +181,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"sources left out", "    sources:\n    - {metric: \"w:ttft\", window: 30s}\n", "", "w.yaml:50: fields.ttft: sources is missing"},
 		{"a field both read and unsupported", "power: not measured", "queueDepth: not measured", "w.yaml:62: unsupported.queueDepth: also in fields"},
 		{"a field both of a page and unsupported", "power: not measured", "health: not measured", "w.yaml:62: unsupported.health: also read from a page"},
-		{"an unknown field that is unsupported", "power: not measured", "watts: not measured", "w.yaml:62: unsupported.watts: not a field of the catalogue"},
+		{"an unknown field that is unsupported", "power: not measured", "watts: not measured", "w.yaml:62: unsupported.watts: not a field of the catalogue, which are " + catalogueOf},
 		{"unsupported without a reason", "power: not measured", "power:", `w.yaml:62: unsupported.power: "", want a text that is not empty`},
 
 		// Sources.
@@ -214,6 +214,12 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"too short a window", `"w:ttft", window: 30s`, `"w:ttft", window: 30ms`, `w.yaml:53: fields.ttft.sources[0].window: "30ms", want a duration from 1s to 1h0m0s`},
 		{"a distribution of a moment", `"w:ttft", window: 30s`, `"w:ttft"`, "w.yaml:53: fields.ttft.sources[0]: window is missing: a distribution is read as growth"},
 		{"names without a label", "label: waiting, combine: newest, differs: running", "combine: one", "w.yaml:60: fields.adaptersWaiting.sources[0]: label is missing: adaptersWaiting is a text"},
+
+		// Texts that could never work, or would work on every page.
+		{"a path of another host", "path: /metrics", "path: //evil.example/metrics", `w.yaml:9: pages[0].path: "//evil.example/metrics", want a path on the replica that begins with one slash`},
+		{"a path with a fragment", "path: /metrics", "path: /metrics#top", `w.yaml:9: pages[0].path: "/metrics#top", want a path on the replica that begins with one slash`},
+		{"a path with half an escape", "path: /metrics", "path: /met%zz", `w.yaml:9: pages[0].path: "/met%zz", want a path on the replica that begins with one slash`},
+		{"a metric with labels", `metric: "w:queue"`, `metric: "w:queue{a}"`, `w.yaml:31: fields.queueDepth.sources[1].metric: "w:queue{a}", want the name of a metric`},
 
 		// Conditions.
 		{"an unknown key of a condition", "is: \"False\"", "equals: \"False\"", "w.yaml:33: fields.queueDepth.off[0].equals: unknown key, allowed are metric, label, where, is, above, because"},
@@ -283,3 +289,5 @@ func TestTheFirstFaultIsReported(t *testing.T) {
 		t.Errorf("\n got  %v\n want %s", err, want)
 	}
 }
+
+const catalogueOf = "queueDepth, activeRequests, kvCacheUtilization, sleeping, servedModels, contextLimit, health, ready, maxConcurrency, kvCacheCapacity, kvBlockSize, prefixCacheEnabled, prefixCacheHitRatio, adaptersLoaded, adaptersWaiting, adaptersMax, ttft, itl, tpot, e2e, queueTime, promptThroughput, generationThroughput, preemptionRate, gpuUtilization, memoryPressure, power, energyPerToken, engineVersion, processStart"

@@ -42,7 +42,7 @@ func podsOf(t *testing.T, text string) *podReader {
 
 func (r *podReader) read(after time.Duration, page string) map[Pod]*Readings {
 	r.t.Helper()
-	pods, err := r.profile.ReadPods([]byte(page), scriptBegins.Add(after), 5*time.Second, r.histories)
+	pods, err := r.profile.ReadPods([]byte(page), "", scriptBegins.Add(after), 5*time.Second, r.histories)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ gpu_watts{gpu="2",namespace="llm",pod="b"} -1
 
 func TestALongLeaseOutlivesTheProfile(t *testing.T) {
 	p := parse(t, podProfile)
-	pods, err := p.ReadPods([]byte("gpu_busy{namespace=\"n\",pod=\"p\"} 1\n"), scriptBegins, time.Minute, map[Pod]*History{})
+	pods, err := p.ReadPods([]byte("gpu_busy{namespace=\"n\",pod=\"p\"} 1\n"), "", scriptBegins, time.Minute, map[Pod]*History{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestAnExportersPageThatIsRefusedForgetsNobody(t *testing.T) {
 	r := podsOf(t, podProfile)
 	r.read(0, "gpu_busy{namespace=\"n\",pod=\"p\"} 1\n")
 	for page, want := range map[string]error{"": ErrEmpty, "<html>": ErrNotText, "other 1\n": ErrNoEngineFamilies, "gpu_busy 1\ngpu_b": ErrTruncated} {
-		if pods, err := r.profile.ReadPods([]byte(page), scriptBegins, 0, r.histories); !errors.Is(err, want) || pods != nil {
+		if pods, err := r.profile.ReadPods([]byte(page), "", scriptBegins, 0, r.histories); !errors.Is(err, want) || pods != nil {
 			t.Errorf("%q: %v and %d pods, want %v", page, err, len(pods), want)
 		}
 	}
@@ -149,15 +149,28 @@ func TestAnExportersPageThatIsRefusedForgetsNobody(t *testing.T) {
 	}
 }
 
-// TestThePodsOfOnePageAreBounded: a node has no thousand of them.
+// TestThePodsOfOnePageAreBounded: a node has no thousand of them. Some of them
+// would be some at random.
 func TestThePodsOfOnePageAreBounded(t *testing.T) {
 	var page strings.Builder
-	for i := range maxPods + 50 {
+	for i := range maxPods {
 		fmt.Fprintf(&page, "gpu_busy{namespace=\"n\",pod=\"p%d\"} 1\n", i)
 	}
 	r := podsOf(t, podProfile)
 	if pods := r.read(0, page.String()); len(pods) != maxPods || len(r.histories) != maxPods {
 		t.Errorf("%d pods and %d histories, want %d", len(pods), len(r.histories), maxPods)
+	}
+	page.WriteString("gpu_busy{namespace=\"n\",pod=\"one-more\"} 1\n")
+	if pods, err := r.profile.ReadPods([]byte(page.String()), "", noon, 0, r.histories); pods != nil || !errors.Is(err, ErrTooLarge) {
+		t.Errorf("%d pods, %v", len(pods), err)
+	}
+}
+
+// A name is joined of two, and nobody may choose where they meet.
+func TestANamespaceWithASlashIsNobodys(t *testing.T) {
+	r := podsOf(t, podProfile)
+	if pods := r.read(0, "gpu_busy{namespace=\"a/b\",pod=\"c\"} 1\n"); len(pods) != 0 {
+		t.Errorf("%v", pods)
 	}
 }
 

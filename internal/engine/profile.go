@@ -72,12 +72,14 @@ type detection struct {
 
 // labelRules say what the labels of a page mean.
 type labelRules struct {
-	model          string
-	placeholders   []string
-	ranks          []string
-	lowest         []string
-	drop           []string
-	refuse         []string
+	model        string
+	placeholders []string
+	ranks        []string
+	lowest       []string
+	drop         []string
+	refuse       []string
+	// apart are all labels that tell ranks apart, ordered.
+	apart          []string
 	namespace, pod string
 }
 

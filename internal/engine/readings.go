@@ -141,6 +141,9 @@ func (p *Profile) Extend(s *telemetry.Snapshot, lease time.Duration) {
 	}
 }
 
+// maxModels bounds the models that are told apart on one page.
+const maxModels = 64
+
 // evaluation is one page under the rules of a profile.
 type evaluation struct {
 	profile *Profile
@@ -181,7 +184,9 @@ func (e *evaluation) chooseModels() {
 			continue
 		}
 		if name := k.model; name != "" && !slices.Contains(e.models, name) {
-			e.models = append(e.models, name)
+			if e.models = append(e.models, name); len(e.models) == maxModels {
+				break
+			}
 		}
 	}
 	if h := e.in.History; h != nil && e.counting {
@@ -288,6 +293,10 @@ func (e *evaluation) reading(f telemetry.Field, src *source, o outcome) telemetr
 		Support:    telemetry.Supported,
 		Detail:     src.detail,
 	}
+	if at := e.past(o.at); at != 0 {
+		// A page that is passed on says when its values are from.
+		r.ObservedAt = at
+	}
 	if from := e.from(r.Detail.Source); from != r.Detail.Source {
 		r.Detail = &telemetry.Detail{Source: from, Reasons: src.detail.Reasons}
 	}
@@ -300,7 +309,7 @@ func (e *evaluation) reading(f telemetry.Field, src *source, o outcome) telemetr
 	r.Provenance = telemetry.Measured
 	r.Quality = src.quality
 	r.Value = o.value
-	r.ExpiresAt = e.in.At.Add(e.profile.ttl[f])
+	r.ExpiresAt = r.ObservedAt.Add(e.profile.ttl[f])
 	if src.combine == mean || f.Kind() == telemetry.Names || f.Kind() == telemetry.Text || f.Kind() == telemetry.Dist {
 		own := *r.Detail
 		switch f.Kind() {
@@ -351,9 +360,12 @@ type outcome struct {
 	shown   bool
 	value   float64
 	hottest float64
-	names   []string
-	dist    *telemetry.Distribution
-	reason  string
+	// at is the oldest time that the engine states for one of the samples; 0 if
+	// for none.
+	at     telemetry.Instant
+	names  []string
+	dist   *telemetry.Distribution
+	reason string
 }
 
 func invalid(format string, args ...any) outcome {
@@ -371,6 +383,9 @@ func (e *evaluation) outcome(src *source, f telemetry.Field) outcome {
 	o := e.combined(&src.series, src.shapeOf(f))
 	if o.kind != possible {
 		return o
+	}
+	if e.families[src.family].counter && src.label == "" {
+		return invalid("%s is a counter, which says something only over a window", e.profile.families[src.family].name)
 	}
 	for i := range src.plus {
 		switch more := e.combined(&src.plus[i], amount); more.kind {
@@ -415,11 +430,17 @@ func (e *evaluation) fit(src *source, f telemetry.Field, o outcome) outcome {
 		if o.value <= 0 || o.value > latestTime {
 			return invalid("value %v: want seconds since the Unix epoch", o.value)
 		}
+		if now := float64(e.in.At) / 1e9; now > 0 && o.value > now+clockSkew.Seconds() {
+			return invalid("value %v: is later than the page, which was asked for at %.0f", o.value, now)
+		}
 	default:
 		o.value, _ = shapeOf(f).accept(o.value)
-		o.hottest, _ = shapeOf(f).accept(o.hottest)
 		if !f.Possible(o.value) {
 			return invalid("value %v: %s", o.value, shapeOf(f).wanted())
+		}
+		o.hottest, _ = shapeOf(f).accept(o.hottest)
+		if src.combine == mean && !f.Possible(o.hottest) {
+			return invalid("value %v of one rank: %s", o.hottest, shapeOf(f).wanted())
 		}
 		if o.value == 0 && neverZero(f) {
 			return outcome{shown: true, reason: e.profile.families[src.family].name + " says 0: not known yet"}

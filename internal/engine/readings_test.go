@@ -90,7 +90,7 @@ func TestMoreFormsOfAPage(t *testing.T) {
 			all := lines(page)
 			for i, line := range all {
 				if !isComment(line) {
-					all[i] = strings.TrimRight(line, "\n") + " 1788184120000\n"
+					all[i] = strings.TrimRight(line, "\n") + " 1798761600000\n"
 				}
 			}
 			return strings.Join(all, "")
@@ -256,7 +256,7 @@ func TestRanksOfAReplica(t *testing.T) {
 			map[string]string{"kvCacheCapacity": "480", "kvBlockSize": "8"}},
 		{"ranks must agree on a constant",
 			"vllm:cache_config_info{engine=\"0\",block_size=\"8\"} 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\"} 1\n",
-			map[string]string{"kvBlockSize": "supported, invalid: vllm:cache_config_info: 8 on one series and 16 on another, want the same on all"}},
+			map[string]string{"kvBlockSize": "supported, invalid: vllm:cache_config_info: 8 on one series and 16 on another, want the same on all, or combine to say what becomes of them"}},
 		{"no blocks yet is not a capacity of zero",
 			"vllm:cache_config_info{num_gpu_blocks=\"0\",block_size=\"16\"} 1\n",
 			map[string]string{"kvCacheCapacity": "supported, missing: vllm:cache_config_info has no label kv_cache_size_tokens; vllm:cache_config_info has no label effective_attention_block_size; vllm:cache_config_info says 0: not known yet"}},
@@ -481,7 +481,7 @@ func TestTheRulesOfTheProfileLanguage(t *testing.T) {
 
 		// times, over, scale.
 		{name: "a product", page: `r:blocks{rank="0"} 30|r:blocks{rank="1"} 10|r:block{rank="0"} 16|r:block{rank="1"} 16`, field: "kvCacheCapacity", want: "320"},
-		{name: "factors that differ", page: `r:blocks 30|r:block{rank="0"} 16|r:block{rank="1"} 32`, field: "kvCacheCapacity", want: "supported, invalid: r:block: 16 on one series and 32 on another, want the same on all"},
+		{name: "factors that differ", page: `r:blocks 30|r:block{rank="0"} 16|r:block{rank="1"} 32`, field: "kvCacheCapacity", want: "supported, invalid: r:block: 16 on one series and 32 on another, want the same on all, or combine to say what becomes of them"},
 		{name: "no factor", page: "r:blocks 30", field: "kvCacheCapacity", want: "unsupported, missing: r:block is not on the page"},
 		{name: "a product of 0", page: "r:blocks 0|r:block 16", field: "kvCacheCapacity", want: "supported, missing: r:blocks says 0: not known yet"},
 		{name: "a share", page: `r:used{x="1"} 20|r:used{x="2"} 10|r:free{x="1"} 60|r:free{x="2"} 30`, field: "memoryPressure", want: "0.25"},
@@ -560,4 +560,30 @@ func TestTheRulesOfTheProfileLanguage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A page that is passed on says when its values are from. They are as old as that.
+func TestAValueIsAsOldAsItsTimestamp(t *testing.T) {
+	at := scriptBegins.Add(time.Hour)
+	for stamp, want := range map[int64]telemetry.State{
+		int64(at.Add(-time.Minute)) / 1e6: telemetry.Stale,
+		int64(at.Add(-time.Second)) / 1e6: telemetry.Fresh,
+		// What is said of the future, or of no time, is no evidence.
+		int64(at.Add(time.Hour)) / 1e6: telemetry.Fresh,
+		0:                              telemetry.Fresh,
+	} {
+		page := fmt.Sprintf("vllm:num_requests_waiting{engine=\"0\"} 3 %d\nvllm:num_requests_waiting{engine=\"1\"} 4 %d\n", stamp, int64(at)/1e6)
+		s := readPageOf(t, "vllm", page, Input{At: at})
+		if r := &s.Readings[telemetry.QueueDepth]; r.State(at) != want || r.Value != 7 {
+			t.Errorf("timestamp %d: %s, %v; want %s, 7", stamp, r.State(at), r.Value, want)
+		}
+	}
+}
+
+func TestACounterIsNoGauge(t *testing.T) {
+	s := readPageOf(t, "vllm", "# TYPE vllm:num_requests_waiting counter\nvllm:num_requests_waiting 43000\n# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\n", Input{At: noon})
+	if r := &s.Readings[telemetry.QueueDepth]; r.Recorded != telemetry.Invalid || !strings.Contains(r.Detail.Reasons[0], "is a counter") {
+		t.Errorf("%+v %v", r, r.Detail)
+	}
+	wantValue(t, s, telemetry.ActiveRequests, 3)
 }

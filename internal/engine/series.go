@@ -79,6 +79,7 @@ func (e *evaluation) combined(src *series, sh shape) outcome {
 		list = append(list[:0], latest)
 	}
 	e.values = e.values[:0]
+	e.weigh(src.weight)
 	lacks, none := false, false
 	for _, s := range list {
 		if s.problem != "" {
@@ -107,7 +108,13 @@ func (e *evaluation) combined(src *series, sh shape) outcome {
 	case len(e.values) == 0:
 		return e.missing(src, others)
 	}
-	return combine(src.combine, e.values, name)
+	o := combine(src.combine, e.values, name)
+	for _, s := range list {
+		if s.at != 0 && (o.at == 0 || s.at < o.at) {
+			o.at = s.at
+		}
+	}
+	return o
 }
 
 // latest is the sample with the largest value, which is the time when the
@@ -153,7 +160,7 @@ func combine(how combination, values []weighted, name string) outcome {
 		o.value = hottest
 	default:
 		if lowest != hottest {
-			return invalid("%s: %v on one series and %v on another, want the same on all", name, lowest, hottest)
+			return invalid("%s: %v on one series and %v on another, want the same on all, or combine to say what becomes of them", name, lowest, hottest)
 		}
 		o.value = hottest
 	}
@@ -177,30 +184,35 @@ func average(values []weighted) float64 {
 	return min(max(total/weights, values[0].value), values[len(values)-1].value)
 }
 
-// weight is what the weight source says of the rank that s is of; 0 if nothing.
-func (e *evaluation) weight(src *series, s *sample) (weight float64) {
+// weigh notes what the weight source says of each rank; 0 where it says nothing,
+// or two things.
+func (e *evaluation) weigh(src *series) {
+	clear(e.weights)
+	if src == nil {
+		return
+	}
+	if e.weights == nil {
+		e.weights = map[uint64]float64{}
+	}
+	e.each(src, func(w *sample) bool {
+		v, said, err := w.read(src.label, amount)
+		if !said || err != nil || w.problem != "" || !possibleNumber(v) {
+			v = 0
+		}
+		if other, twice := e.weights[w.rank]; twice && other != v {
+			v = 0
+		}
+		e.weights[w.rank] = v
+		return true
+	})
+}
+
+// weight is that of the rank that a sample is of.
+func (e *evaluation) weight(src *series, s *sample) float64 {
 	if src == nil {
 		return 1
 	}
-	e.each(src, func(w *sample) bool {
-		if w.model != s.model || w.pod != s.pod || !e.sameRank(w, s) {
-			return true
-		}
-		if v, said, err := w.read(src.label, amount); said && err == nil && w.problem == "" && possibleNumber(v) {
-			weight = v
-		}
-		return false
-	})
-	return weight
-}
-
-func (e *evaluation) sameRank(a, b *sample) bool {
-	for _, label := range e.profile.labels.ranks {
-		if a.labels.Get(label) != b.labels.Get(label) {
-			return false
-		}
-	}
-	return true
+	return e.weights[s.rank]
 }
 
 // read is the sample's value, or what one of its labels says. said is false

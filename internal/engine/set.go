@@ -73,6 +73,16 @@ func (p *Profile) overlaps(other *Profile) error {
 			return fmt.Errorf("engine profiles %q and %q: detect.families overlap, a page of %q would be recognised by %q too", p.name, other.name, b.name, a.name)
 		}
 	}
+	for _, pair := range [][2]*Profile{{p, other}, {other, p}} {
+		a, b := pair[0], pair[1]
+		for _, prefix := range a.detect.prefixes {
+			for _, family := range b.families {
+				if strings.HasPrefix(family.name, prefix) {
+					return fmt.Errorf("engine profiles %q and %q: detect.prefixes %q of the first is that of %s, which the second reads", a.name, b.name, prefix, family.name)
+				}
+			}
+		}
+	}
 	for _, a := range p.detect.prefixes {
 		for _, b := range other.detect.prefixes {
 			if strings.HasPrefix(a, b) || strings.HasPrefix(b, a) {

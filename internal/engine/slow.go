@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -62,7 +63,7 @@ func (p *Profile) ReadSlow(from Page, status int, page []byte, at telemetry.Inst
 	switch from.Format {
 	case OpenAIModels:
 		var list modelList
-		if err := decode(page, &list); err != nil {
+		if err := list.decode(page); err != nil {
 			return nil, fmt.Errorf("%s: %w", from.Path, err)
 		}
 		for _, f := range from.fields {
@@ -100,16 +101,16 @@ func (page *Page) Reads() []telemetry.Field { return page.fields }
 // Owners are what the cards of /v1/models say of who serves them.
 func Owners(page []byte) []string {
 	var list modelList
-	if decode(page, &list) != nil {
+	if list.decode(page) != nil {
 		return nil
 	}
-	var owners []string
+	var owners nameSet
 	for _, card := range list.Data {
-		if card.OwnedBy != "" && !slices.Contains(owners, card.OwnedBy) {
-			owners = append(owners, card.OwnedBy)
+		if card.OwnedBy != "" && owners.add(card.OwnedBy) && len(owners.names) == maxOwners {
+			break
 		}
 	}
-	return owners
+	return owners.names
 }
 
 func decode(page []byte, into any) error {
@@ -130,35 +131,52 @@ func faulty(words string) telemetry.Reading {
 // modelList is the answer of /v1/models: cards of base models, under each of
 // their served names, and of adapters, which name a parent.
 type modelList struct {
-	Data []struct {
-		ID          string `json:"id"`
-		Parent      string `json:"parent"`
-		OwnedBy     string `json:"owned_by"`
-		MaxModelLen any    `json:"max_model_len"`
-	} `json:"data"`
+	Data []*modelCard `json:"data"`
+}
+
+type modelCard struct {
+	ID          string `json:"id"`
+	Parent      string `json:"parent"`
+	OwnedBy     string `json:"owned_by"`
+	MaxModelLen any    `json:"max_model_len"`
+}
+
+// decode reads the page. An object without the list is an error that the engine
+// tells, and not a list without models.
+func (l *modelList) decode(page []byte) error {
+	switch err := decode(page, l); {
+	case err != nil:
+		return err
+	case l.Data == nil:
+		return errors.New("no list of models, want data")
+	case slices.Contains(l.Data, nil):
+		return errors.New("a model is null, want an object")
+	}
+	return nil
 }
 
 func (l *modelList) names(adapters bool) telemetry.Reading {
-	var names []string
+	var listed nameSet
 	for _, card := range l.Data {
-		if (card.Parent != "") != adapters || slices.Contains(names, card.ID) {
+		if (card.Parent != "") != adapters {
 			continue
 		}
 		if reason := unfit(card.ID); reason != "" {
 			return faulty("a model name " + reason)
 		}
-		names = append(names, card.ID)
-		if len(names) > maxNames {
+		if listed.add(card.ID) && len(listed.names) > maxNames {
 			return faulty(fmt.Sprintf("more than %d names", maxNames))
 		}
 	}
-	if len(names) == 0 && !adapters {
+	if len(listed.names) == 0 && !adapters {
 		return missing("no model is listed")
 	}
-	return telemetry.Reading{Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Names: names}}
+	return telemetry.Reading{Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Names: listed.names}}
 }
 
 const (
+	// maxOwners bounds who is looked at of those that serve the models.
+	maxOwners = 64
 	// maxNames bounds what one replica may claim to serve.
 	maxNames = 4096
 	// maxText bounds a name or a version, in bytes.

@@ -216,11 +216,11 @@ func TestWhatSlowPagesSaidIsCarriedOverUntilTheProcessStartsAnew(t *testing.T) {
 		}
 		return s
 	}
-	first, err := p.ReadSlow(slowPage(t, p, OpenAIModels), 200, []byte(`{"data":[{"id":"m"}]}`), 90*second, 0, read(page("1.7e9"), nil))
+	first, err := p.ReadSlow(slowPage(t, p, OpenAIModels), 200, []byte(`{"data":[{"id":"m"}]}`), 90*second, 0, read(page("20"), nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := read(page("1.7e9"), first)
+	next := read(page("20"), first)
 	r := next.Readings[telemetry.ServedModels]
 	if r.Recorded != telemetry.Fresh || !slices.Equal(r.Detail.Names, []string{"m"}) || r.ObservedAt != 90*second {
 		t.Errorf("same process: %+v", r)
@@ -228,7 +228,7 @@ func TestWhatSlowPagesSaidIsCarriedOverUntilTheProcessStartsAnew(t *testing.T) {
 	if Restarted(first, next) {
 		t.Error("the same process start is taken for a restart")
 	}
-	again := read(page("1.8e9"), next)
+	again := read(page("30"), next)
 	if got := again.Readings[telemetry.ServedModels].Recorded; got != telemetry.Missing {
 		t.Errorf("another process: servedModels is %v", got)
 	}
@@ -237,7 +237,18 @@ func TestWhatSlowPagesSaidIsCarriedOverUntilTheProcessStartsAnew(t *testing.T) {
 	}
 	other := *first
 	other.Profile = "vllm@sha256:000000000000"
-	if got := read(page("1.7e9"), &other).Readings[telemetry.ServedModels].Recorded; got != telemetry.Missing {
+	if got := read(page("20"), &other).Readings[telemetry.ServedModels].Recorded; got != telemetry.Missing {
 		t.Errorf("another profile: servedModels is %v", got)
+	}
+}
+
+// A list that is not there is an error that the engine tells, and not a replica
+// without models or adapters.
+func TestAnAnswerWithoutAListOfModelsTellsNothing(t *testing.T) {
+	p := profileOf(t, "vllm")
+	for _, body := range []string{`{}`, `{"error":{"message":"no"}}`, `{"data":null}`, `{"data":[null]}`, `{"data":{}}`} {
+		if s, err := p.ReadSlow(pageAt(t, p, "/v1/models"), 200, []byte(body), second, 0, &telemetry.Snapshot{}); err == nil {
+			t.Errorf("%s: read as %v", body, s.Readings[telemetry.AdaptersLoaded])
+		}
 	}
 }

@@ -145,32 +145,14 @@ type counting struct {
 func (e *evaluation) grown(src *source, f telemetry.Field) outcome {
 	now := mark{at: e.in.At}
 	e.counters, e.bounds = e.counters[:0], e.bounds[:0]
-	part := e.counted(&src.series)
-	if part.kind != possible {
-		return part
-	}
-	now.part = part.value
-	for i := range src.over {
-		o := e.counted(&src.over[i])
-		if o.kind != possible {
-			return o
-		}
-		now.whole += o.value
-	}
-	if src.total != nil {
-		o := e.counted(src.total)
-		if o.kind != possible {
-			return o
-		}
-		now.whole = o.value
-	}
-	if src.bucket != nil {
-		if fault := e.buckets(src.bucket, now.whole); fault.reason != "" {
-			return fault
-		}
-		now.buckets = e.cumulative
-	}
 	h := e.in.History
+	if o := e.countAll(src, &now); o.kind != possible {
+		if o.kind == absent && h != nil {
+			// All series are gone, which ends the window as one of them would.
+			h.windows[src.id] = window{}
+		}
+		return o
+	}
 	if h == nil {
 		return outcome{kind: waiting, shown: true, reason: firstPage}
 	}
@@ -198,9 +180,38 @@ const (
 	firstPage = "first page: a window needs two"
 	fell      = "window dropped: a counter fell, its process was started anew"
 	vanished  = "window dropped: a series is gone"
+	appeared  = "window dropped: a series has come, which may have counted before"
 	reshaped  = "window dropped: the buckets have changed"
 	noData    = "no recent data: nothing was observed in the window"
 )
+
+// countAll counts all that a source needs; the outcome says why it cannot.
+func (e *evaluation) countAll(src *source, now *mark) outcome {
+	o := e.counted(&src.series)
+	if o.kind != possible {
+		return o
+	}
+	now.part = o.value
+	for i := range src.over {
+		if o = e.counted(&src.over[i]); o.kind != possible {
+			return o
+		}
+		now.whole += o.value
+	}
+	if src.total != nil {
+		if o = e.counted(src.total); o.kind != possible {
+			return o
+		}
+		now.whole = o.value
+	}
+	if src.bucket != nil {
+		if fault := e.buckets(src.bucket, now.whole); fault.reason != "" {
+			return fault
+		}
+		now.buckets = e.cumulative
+	}
+	return o
+}
 
 // counted sums up counters and notes each.
 func (e *evaluation) counted(s *series) outcome {
@@ -272,10 +283,10 @@ func (w *window) compare(counters []counter, bounds, buckets []float64) (why str
 	if reshapes {
 		w.bounds = slices.Clone(bounds)
 	}
-	i := 0
+	i, came := 0, false
 	for _, before := range w.series {
-		for i < len(counters) && counters[i].hash < before.hash {
-			i++
+		for ; i < len(counters) && counters[i].hash < before.hash; i++ {
+			came = came || counters[i].value > 0
 		}
 		switch {
 		case i == len(counters) || counters[i].hash != before.hash:
@@ -283,6 +294,13 @@ func (w *window) compare(counters []counter, bounds, buckets []float64) (why str
 		case counters[i].value < before.value:
 			return fell
 		}
+		i++
+	}
+	for ; i < len(counters); i++ {
+		came = came || counters[i].value > 0
+	}
+	if came && len(w.series) > 0 {
+		return appeared
 	}
 	if had && reshapes {
 		return reshaped
@@ -335,6 +353,9 @@ func (e *evaluation) growth(src *source, f telemetry.Field, base, now mark) outc
 			for i := range now.buckets {
 				e.increases = append(e.increases, now.buckets[i]-base.buckets[i])
 			}
+			if fault := e.contradicts(part, whole); fault != "" {
+				return invalid("%s: %s", e.profile.families[src.bucket.family].name, fault)
+			}
 			d := o.dist
 			for _, q := range []struct {
 				to    *float64
@@ -346,9 +367,14 @@ func (e *evaluation) growth(src *source, f telemetry.Field, base, now mark) outc
 					o.reason = fmt.Sprintf("quantiles beyond the largest bound, %v, are at least that", src.scale*v)
 				}
 			}
+			if lowest := e.bounds[0]; e.increases[0] >= 0.99*whole && lowest > 0 && !math.IsInf(lowest, 1) {
+				o.reason = fmt.Sprintf("quantiles are within the lowest bucket: all that is known is that they are at most %v", src.scale*lowest)
+			}
 		}
-		if !telemetry.QueueDepth.Possible(o.dist.Mean) {
-			return invalid("mean %v: %s", o.dist.Mean, amount.wanted())
+		for _, v := range [...]float64{o.dist.Mean, o.dist.P50, o.dist.P90, o.dist.P99} {
+			if !math.IsNaN(v) && !f.Possible(v) {
+				return invalid("value %v: %s", v, amount.wanted())
+			}
 		}
 		return o
 	case len(src.over) > 0:
@@ -360,6 +386,32 @@ func (e *evaluation) growth(src *source, f telemetry.Field, base, now mark) outc
 		o.value = src.scale * part / now.at.Sub(base.at).Seconds()
 	}
 	return e.fit(src, f, o)
+}
+
+// contradicts says why a sum cannot be that of the values in the buckets; empty
+// if it can. In between two scrapes, a value may be in one and not yet in the
+// other: as much as one more of the largest is let pass.
+func (e *evaluation) contradicts(sum, count float64) string {
+	last := len(e.bounds) - 1
+	largest, least, below := 0.0, 0.0, 0.0
+	for i, upTo := range e.increases {
+		if in := upTo - below; in > 0 {
+			largest = e.bounds[i]
+			if i > 0 {
+				least += in * max(0, e.bounds[i-1])
+			}
+		}
+		below = upTo
+	}
+	slack := (count + 1) * 1e-6
+	switch {
+	case largest >= 0 && !math.IsInf(largest, 1) && sum > largest*(count+1)+slack:
+		return fmt.Sprintf("values of at most %v have the mean %v", largest, sum/count)
+	case last > 0 && sum+max(0, e.bounds[last-1])+slack < least:
+		return fmt.Sprintf("values of at least %v in the mean have the mean %v", least/count, sum/count)
+	default:
+		return ""
+	}
 }
 
 // quantile interpolates within the bucket that a share of the values ends in.

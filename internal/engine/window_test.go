@@ -431,3 +431,31 @@ func TestQuantiles(t *testing.T) {
 		})
 	}
 }
+
+// A sum that the buckets cannot have is no distribution, but a value that is in
+// the one and not yet in the others is what happens between two scrapes.
+func TestASumMustFitTheBuckets(t *testing.T) {
+	page := func(in1, in2, all int, sum float64) string {
+		return fmt.Sprintf("vllm:time_to_first_token_seconds_bucket{le=\"0.1\"} %d\nvllm:time_to_first_token_seconds_bucket{le=\"0.5\"} %d\n"+
+			"vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"} %d\nvllm:time_to_first_token_seconds_count %d\nvllm:time_to_first_token_seconds_sum %v\n",
+			in1, in2, all, all, sum)
+	}
+	for _, c := range []struct {
+		name          string
+		in1, in2, all int
+		sum           float64
+		want          telemetry.State
+	}{
+		{"within", 10, 20, 20, 4, telemetry.Fresh},
+		{"more than all of the largest", 20, 20, 20, 4, telemetry.Invalid},
+		{"less than all of the least", 0, 20, 20, 1, telemetry.Invalid},
+		{"one value is not in its bucket yet", 20, 20, 20, 2.05, telemetry.Fresh},
+		{"beyond the largest bound, any sum that is enough", 0, 0, 20, 4000, telemetry.Fresh},
+		{"beyond the largest bound, and not enough", 0, 0, 20, 4, telemetry.Invalid},
+	} {
+		s := grownPages(t, "vllm", page(0, 0, 0, 0), page(c.in1, c.in2, c.all, c.sum))
+		if r := &s.Readings[telemetry.TTFT]; r.Recorded != c.want {
+			t.Errorf("%s: %s (%s), want %s", c.name, r.Recorded, reasonsOf(s, telemetry.TTFT), c.want)
+		}
+	}
+}
