@@ -197,3 +197,30 @@ func TestAuthoritiesAreFollowedWhileTheyChange(t *testing.T) {
 	put(t, file, string(theirs.PEM))
 	f.until("ok", "tls")
 }
+
+// Any pod can show the families of an engine.
+func TestAKeyIsNotSentToWhoeverShowsTheFamiliesOfItsEngine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	put(t, file, "first-key-0123")
+	var keyed atomic.Int64
+	impostor := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			keyed.Add(1)
+		}
+		calm.handle(w, r)
+	})
+	declared := impostor.spec("declared")
+	declared.Engine = "sglang"
+	for _, spec := range []pool.Spec{impostor.undeclared("undeclared"), declared} {
+		f := start(t, func(o *Options) { o.Profiles = with(t, "auth: {bearerTokenFile: %s}", file) }, spec)
+		f.mustScrape("ok")
+		f.mustScrape("ok")
+		f.settle()
+		if kindOf(f.endpoint(0)) != "vllm" {
+			t.Errorf("%s is %q", spec.Name, kindOf(f.endpoint(0)))
+		}
+	}
+	if n := keyed.Load(); n != 0 {
+		t.Errorf("the key was sent %d times", n)
+	}
+}

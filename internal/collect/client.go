@@ -249,15 +249,16 @@ func (c *clients) get(ctx context.Context, q question, timeout time.Duration, li
 			return a.fault(connectionReason(err), err)
 		}
 		a.status = resp.StatusCode
+		if q.status {
+			// Where a question of yes or no is sent elsewhere, it is not answered.
+			discard(resp)
+			return a
+		}
 		next, moved := sameOrigin(q, resp)
 		if moved && a.redirected == "" {
 			q.path, a.redirected = next, next
 			discard(resp)
 			continue
-		}
-		if q.status {
-			discard(resp)
-			return a
 		}
 		return read(a, resp, limit, buf)
 	}
@@ -294,7 +295,22 @@ func sameOrigin(q question, resp *http.Response) (path string, ok bool) {
 	if q.never != nil && q.never(to.Path) {
 		return "", false
 	}
-	return to.RequestURI(), true
+	path = to.RequestURI()
+	return path, len(path) <= maxPath
+}
+
+// maxPath bounds the path that a redirection leads to, bytes: it goes into the
+// source of each reading.
+const maxPath = 512
+
+// whereTo is the address that a redirection leads to, for the log. Its query may
+// hold what is nobody's business.
+func whereTo(resp *http.Response) string {
+	to, err := resp.Location()
+	if err != nil {
+		return "nowhere"
+	}
+	return fmt.Sprintf("%.200q", to.Scheme+"://"+to.Host+to.EscapedPath())
 }
 
 func hostPort(u *url.URL) string {
@@ -315,7 +331,7 @@ func read(a answer, resp *http.Response, limit int64, buf []byte) answer {
 	defer discard(resp)
 	switch {
 	case resp.StatusCode >= 300 && resp.StatusCode <= 399:
-		return a.fault("redirect", fmt.Errorf("status %d to %.200q", resp.StatusCode, resp.Header.Get("Location")))
+		return a.fault("redirect", fmt.Errorf("status %d to %s", resp.StatusCode, whereTo(resp)))
 	case resp.StatusCode != http.StatusOK:
 		return a.fault(statusReason(resp.StatusCode), fmt.Errorf("status %d", resp.StatusCode))
 	case encoded(resp):

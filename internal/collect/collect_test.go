@@ -329,7 +329,7 @@ func TestAProcessThatStartsAnewIsAskedForItsModels(t *testing.T) {
 		t.Fatalf("the models of a process were asked for %d times, want once", got)
 	}
 	next := calm
-	next.start, next.models = "1.8e9", `[{"id":"other"}]`
+	next.start, next.models = "1.75e9", `[{"id":"other"}]`
 	sleep := f.settle()
 	e.serve(next.handle)
 	f.advance(sleep)
@@ -342,7 +342,7 @@ func TestAProcessThatStartsAnewIsAskedForItsModels(t *testing.T) {
 	// The models cannot be had: those of the old process must not stay.
 	e.serve(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" {
-			_, _ = w.Write([]byte(said{waiting: "3", start: "1.9e9"}.page()))
+			_, _ = w.Write([]byte(said{waiting: "3", start: "1.76e9"}.page()))
 			return
 		}
 		http.NotFound(w, r)

@@ -410,3 +410,43 @@ func TestAnotherEngineBehindTheSameAddressIsSeen(t *testing.T) {
 		t.Errorf("the draining page was asked for %d times", got)
 	}
 }
+
+// What is declared may be wrong in a way that the page at its place cannot show:
+// another engine has its metrics elsewhere.
+func TestADeclaredEngineWithoutAPageIsSearchedFor(t *testing.T) {
+	vllm := site{"/metrics": string(golden(t, "vllm.prom")), "/v1/models": models("vllm")}
+	trtllm := site{"/prometheus/metrics": string(golden(t, "trtllm.prom")), "/v1/models": models("tensorrt_llm"), "/metrics": "[]"}
+	for _, c := range []struct {
+		declared, is string
+		site         site
+	}{
+		{"trtllm-serve", "vllm", vllm},
+		{"triton-tensorrt-llm", "vllm", vllm},
+		{"vllm", "trtllm-serve", trtllm},
+	} {
+		e := newFakeEngine(t, c.site.ServeHTTP)
+		spec := e.spec("a")
+		spec.Engine = c.declared
+		f := start(t, nil, spec)
+		f.mustScrape("ok")
+		f.settle()
+		s := f.endpoint(0).Snapshot()
+		if s == nil || s.Engine != c.is || s.Declared != c.declared {
+			t.Errorf("%s declared, %s there: %+v", c.declared, c.is, s)
+		}
+	}
+}
+
+// A search in vain leaves the reason of what was declared, and asks nobody for
+// what must not be asked.
+func TestASearchInVainLeavesTheReason(t *testing.T) {
+	e := newFakeEngine(t, site{"/v1/models": models("tensorrt_llm"), "/metrics": "[]"}.ServeHTTP)
+	spec := e.spec("a")
+	spec.Engine = "trtllm-serve"
+	f := start(t, nil, spec)
+	f.mustScrape("status_404")
+	f.settle()
+	if got := e.count("/metrics"); got != 0 {
+		t.Errorf("/metrics was asked for %d times", got)
+	}
+}

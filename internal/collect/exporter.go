@@ -49,7 +49,7 @@ func (w *worker) readExporter(j job, r *report) {
 		return
 	}
 	x.moved = cmp.Or(a.redirected, x.moved)
-	r.interval, r.took = w.opts.Idle, w.opts.Clock().Sub(got.at)
+	r.interval = w.opts.Idle
 	w.table.put(x, pods)
 }
 
@@ -121,10 +121,11 @@ func (t *table) join(s *telemetry.Snapshot, pod string, shared bool) *telemetry.
 		return s
 	}
 	known := t.knowing(engine.Pod(pod))
-	if len(known) == 0 {
-		return s
-	}
 	joined := *s
+	if len(known) == 0 {
+		t.explain(&joined, pod)
+		return &joined
+	}
 	for _, x := range known {
 		pods := x.pods.Load()
 		if pods == nil || (*pods)[engine.Pod(pod)] == nil {
@@ -137,6 +138,25 @@ func (t *table) join(s *telemetry.Snapshot, pod string, shared bool) *telemetry.
 		}
 	}
 	return &joined
+}
+
+// explain says of the fields that exporters give why none of them does.
+func (t *table) explain(s *telemetry.Snapshot, pod string) {
+	words := "no exporter's page has the pod " + pod
+	for _, x := range t.exporters {
+		for _, f := range x.Profile.Reads() {
+			r := &s.Readings[f]
+			if r.Recorded != telemetry.Missing || r.Support == telemetry.Supported || r.Detail != nil && slices.Contains(r.Detail.Reasons, words) {
+				continue
+			}
+			var own telemetry.Detail
+			if r.Detail != nil {
+				own = *r.Detail
+			}
+			own.Reasons = append(slices.Clone(own.Reasons), words)
+			r.Detail = &own
+		}
+	}
 }
 
 // ofSeveral says why a pod's values are left out.

@@ -191,7 +191,8 @@ func TestTheEnginesOwnWordComesBeforeTheExporters(t *testing.T) {
 }
 
 func TestTheTableFollowsPodsFromNodeToNode(t *testing.T) {
-	table := newTable([]Exporter{{}, {}})
+	gpus := Exporter{Profile: profiles(t).Profile("dcgm")}
+	table := newTable([]Exporter{gpus, gpus})
 	says := func(watts float64) *engine.Readings {
 		r := &engine.Readings{}
 		r[telemetry.Power] = telemetry.Reading{Value: watts, Support: telemetry.Supported, Recorded: telemetry.Fresh}

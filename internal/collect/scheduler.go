@@ -39,6 +39,8 @@ type lane uint8
 const (
 	// proven: the last scrape succeeded.
 	proven lane = iota
+	// sluggish: it succeeded, and took long.
+	sluggish
 	// newcomer: none has ended yet.
 	newcomer
 	// failing: the last scrape failed; hanging, if that took long.
@@ -76,7 +78,7 @@ type target struct {
 
 	scrapes            uint64
 	lastStart, lastEnd telemetry.Instant
-	// failures in a row; wasSlow and reached are of the last one.
+	// failures in a row; reached is of the last one, wasSlow of the last scrape.
 	failures         int
 	wasSlow, reached bool
 	lastReason       string
@@ -102,6 +104,8 @@ func (t *target) lane() lane {
 		return failing
 	case t.scrapes == 0:
 		return newcomer
+	case t.wasSlow:
+		return sluggish
 	default:
 		return proven
 	}
@@ -319,9 +323,9 @@ func (s *scheduler) dispatch(ctx context.Context) {
 // worker. Those that take long come first, as far as they may, since they take
 // turns with the proven ones.
 func (s *scheduler) next() *target {
-	order := [...]lane{exporting, exportFailing, failing, hanging, newcomer, proven}
+	order := [...]lane{exporting, exportFailing, failing, hanging, newcomer, sluggish, proven}
 	if s.last != proven {
-		order = [...]lane{exporting, exportFailing, proven, failing, hanging, newcomer}
+		order = [...]lane{exporting, exportFailing, proven, failing, hanging, newcomer, sluggish}
 	}
 	for _, l := range order {
 		if s.mayRun(l) {
@@ -334,11 +338,12 @@ func (s *scheduler) next() *target {
 }
 
 // mayRun reports that a worker is free for the lane. Targets that fail may hold a
-// quarter of the workers, and newcomers a half.
+// quarter of the workers, newcomers a half, and those that take long half of what
+// is left: the quick ones need few.
 func (s *scheduler) mayRun(l lane) bool {
 	r, workers := &s.running, s.opts.Workers
 	inVain := r[failing] + r[hanging]
-	free := inVain+r[newcomer]+r[proven] < workers
+	free := inVain+r[newcomer]+r[sluggish]+r[proven] < workers
 	switch l {
 	case exporting:
 		return r[exporting]+r[exportFailing] < exportWorkers
@@ -348,6 +353,8 @@ func (s *scheduler) mayRun(l lane) bool {
 		return free && inVain < max(1, workers/4)
 	case newcomer:
 		return free && r[newcomer] < max(1, workers/2)
+	case sluggish:
+		return free && inVain+r[newcomer]+r[sluggish] < max(1, workers-workers/4)
 	default:
 		return free
 	}
@@ -367,17 +374,18 @@ func (s *scheduler) finish(r result) {
 	now := s.opts.Clock()
 	t.lastStart, t.lastEnd = r.started, now
 	t.scrapes++
+	t.wasSlow = r.reason == "timeout" || now.Sub(r.started) >= s.opts.Timeout/2
 	if r.reason == "" {
-		t.failures, t.wasSlow = 0, false
+		t.failures = 0
 		if t.again {
 			r.interval = min(r.interval, s.opts.Hot)
 		}
 		interval := jitter(r.interval, t.hash, t.scrapes)
-		t.at = max(r.started.Add(interval), now.Add(r.took))
+		// One that takes long is not asked all the time.
+		t.at = max(r.started.Add(interval), now.Add(now.Sub(r.started)))
 	} else {
 		t.failures++
 		t.reached = r.reached
-		t.wasSlow = r.reason == "timeout" || now.Sub(r.started) >= s.opts.Timeout/2
 		pause := s.opts.backOff(t.failures)
 		if t.endpoint != nil {
 			pause = s.opts.pause(t.endpoint.Live, t.failures, t.reached, now)

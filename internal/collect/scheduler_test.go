@@ -142,7 +142,7 @@ func play(t *testing.T, opts Options, interval, horizon time.Duration, how []pla
 				return false
 			}
 			how := how[w.index]
-			s.finish(result{w.target, report{started: w.start, interval: interval, took: how.takes, reason: how.reason, reached: true}})
+			s.finish(result{w.target, report{started: w.start, interval: interval, reason: how.reason, reached: true}})
 			ended = append(ended, w.begun)
 			return true
 		})
@@ -316,7 +316,7 @@ func TestASlowAnswerIsFollowedByAPauseAsLong(t *testing.T) {
 	j := <-s.jobs
 	started := clock.Now()
 	clock.Advance(700 * time.Millisecond)
-	s.finish(result{j.target, report{started: started, took: 700 * time.Millisecond, interval: 200 * time.Millisecond}})
+	s.finish(result{j.target, report{started: started, interval: 200 * time.Millisecond}})
 	if got := s.due[0].at.Sub(clock.Now()); got != 700*time.Millisecond {
 		t.Errorf("after an answer that took 700ms the next scrape comes after %v", got)
 	}
@@ -353,5 +353,21 @@ func TestAQueueThatNeverRunsEmptyDoesNotGrow(t *testing.T) {
 	}
 	if len(q.targets) > 200 {
 		t.Errorf("a queue of 10 holds %d places", len(q.targets))
+	}
+}
+
+// A part of the fleet that answers late, though it answers, does not make the
+// rest old.
+func TestP3_EndpointsThatAnswerLateDoNotStallTheRest(t *testing.T) {
+	const timeout, interval = time.Second, 200 * time.Millisecond
+	quick, late := several(20, played{takes: 5 * time.Millisecond}), several(40, played{takes: 900 * time.Millisecond})
+	scrapes := play(t, Options{Timeout: timeout, Hot: interval}, interval, time.Minute, slices.Concat(quick, late))
+	for i := range quick {
+		if age := oldest(t, scrapes, i); age > 3*interval+timeout {
+			t.Errorf("what quick endpoint %d said was %v old, want at most %v", i, age, 3*interval+timeout)
+		}
+	}
+	for i := range late {
+		oldest(t, scrapes, len(quick)+i)
 	}
 }

@@ -71,9 +71,8 @@ type place struct {
 // report is how a scrape went.
 type report struct {
 	started telemetry.Instant
-	// interval to the next scrape, and how long the metrics page took; after
-	// success.
-	interval, took time.Duration
+	// interval to the next scrape, after success.
+	interval time.Duration
 	// reason is empty after success, and for a scrape that was called off.
 	reason string
 	// reached: there was an HTTP answer.
@@ -147,22 +146,12 @@ func (w *worker) readEndpoint(j job, r *report) {
 	w.prepare(j.endpoint, m)
 	mark := j.endpoint.BeginScrape()
 	traffic := m.traffic.note(j.endpoint.Live, w.opts.Clock())
-	got, ok := w.metrics(j, m, r)
-	if r.reached {
-		m.down = false
-	}
-	if !ok {
-		w.withoutMetrics(j, m, r)
-		return
-	}
-	s, err := w.read(j, m, got, traffic)
-	if err != nil {
-		r.fail(readReason(err), err)
+	s := w.understand(j, m, r, traffic)
+	if s == nil {
 		w.withoutMetrics(j, m, r)
 		return
 	}
 	now := w.opts.Clock()
-	r.took = now.Sub(got.at)
 	r.interval = w.opts.interval(j.endpoint.Live, s, now)
 	m.profile.Extend(s, w.opts.lease(r.interval))
 	if w.publish(j, m, s, mark) {
@@ -170,6 +159,27 @@ func (w *worker) readEndpoint(j job, r *report) {
 			w.publish(j, m, more, mark)
 		}
 	}
+}
+
+// understand asks for the metrics page and reads it, the declared engine's first.
+// If nothing comes of it, r says why.
+func (w *worker) understand(j job, m *memory, r *report, traffic engine.Traffic) *telemetry.Snapshot {
+	interrupted := m.down
+	for _, ask := range []func(job, *memory, *report) (page, bool){w.metrics, w.search} {
+		got, ok := ask(j, m, r)
+		if r.reached {
+			m.down = false
+		}
+		if !ok {
+			continue
+		}
+		s, err := w.read(j, m, got, traffic, interrupted)
+		if err == nil {
+			return s
+		}
+		r.fail(readReason(err), err)
+	}
+	return nil
 }
 
 // prepare starts anew where discovery has changed what it declares.
@@ -266,6 +276,32 @@ func (w *worker) metrics(j job, m *memory, r *report) (page, bool) {
 	}
 }
 
+// search tries the pages of other engines where the declared one has none: what is
+// declared may be wrong. Where that is in vain too, r stays as it is.
+func (w *worker) search(j job, m *memory, r *report) (page, bool) {
+	wrongPlace := r.reason == "status_404" || r.reason == "not_text" || r.reason == "no_engine_families" ||
+		r.reason == "refused" && m.page.host != m.serving
+	if m.stated == nil || m.profile != m.stated || !wrongPlace || j.ctx.Err() != nil {
+		return page{}, false
+	}
+	var other report
+	got, found := w.detect(j, m, &other)
+	r.reached = r.reached || other.reached
+	if found {
+		r.reason, r.cause = "", nil
+	}
+	return got, found
+}
+
+// access is what it takes to be let in, where it is sure who asks for it: any pod
+// can show the families of an engine, and would be given that engine's key.
+func (j job) access(p *engine.Profile) engine.Access {
+	if j.target.exporter == nil && p != j.target.memory.stated {
+		return engine.Access{}
+	}
+	return p.Access()
+}
+
 // errNever: the profile says of a path that it must not be asked for.
 var errNever = errors.New("this page must not be asked for on this engine, and no other is known")
 
@@ -273,7 +309,7 @@ var errNever = errors.New("this page must not be asked for on this engine, and n
 func (w *worker) whole(j job, at place, p *engine.Profile) (page, bool, answer) {
 	q := question{scheme: at.scheme, host: at.host, path: at.path, accept: at.accept}
 	if p != nil {
-		q.access, q.never = p.Access(), p.Never
+		q.access, q.never = j.access(p), p.Never
 		if at.host == j.target.memory.serving && p.Never(pathOf(at.path)) {
 			return page{}, false, answer{reason: "no_text_page", cause: errNever}
 		}
@@ -324,15 +360,16 @@ func (w *worker) get(j job, q question) answer {
 
 // read makes a snapshot of a metrics page. Where the page is another engine's,
 // that one's profile reads it: the page decides, not what was declared.
-func (w *worker) read(j job, m *memory, got page, traffic engine.Traffic) (*telemetry.Snapshot, error) {
+func (w *worker) read(j job, m *memory, got page, traffic engine.Traffic, interrupted bool) (*telemetry.Snapshot, error) {
 	previous := m.previous(j.endpoint)
 	in := engine.Input{
-		At:       got.at,
-		Path:     got.path,
-		Models:   servedModels(j.endpoint, previous),
-		Previous: previous,
-		History:  &m.history,
-		Traffic:  traffic,
+		At:          got.at,
+		Path:        pathOf(got.path),
+		Models:      servedModels(j.endpoint, previous),
+		Previous:    previous,
+		History:     &m.history,
+		Interrupted: interrupted,
+		Traffic:     traffic,
 	}
 	s, err := m.profile.Read(got.body, in)
 	if errors.Is(err, engine.ErrNoEngineFamilies) {
@@ -477,6 +514,7 @@ func readReason(err error) string {
 		{engine.ErrSeveralEngines, "several_engines"},
 		{engine.ErrJoined, "joined"},
 		{engine.ErrTruncated, "truncated"},
+		{engine.ErrTooLarge, "too_large"},
 	} {
 		if errors.Is(err, known.err) {
 			return known.reason

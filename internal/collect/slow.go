@@ -2,6 +2,7 @@ package collect
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -36,10 +37,15 @@ func (w *worker) slowPages(j job, m *memory, s *telemetry.Snapshot) *telemetry.S
 		m.slow = make([]slowPage, len(pages))
 	}
 	changed := false
+	began := w.opts.Clock()
 	for i := range pages {
 		at := w.opts.Clock()
 		if at < m.slow[i].due && !changed {
 			continue
+		}
+		if at.Sub(began) >= w.opts.Timeout/2 {
+			// The others have their turn with the next scrape.
+			break
 		}
 		next, pause, goOn := w.slowPage(j, m, pages[i], s)
 		m.slow[i].asked++
@@ -70,19 +76,42 @@ func (w *worker) slowPage(j job, m *memory, from engine.Page, s *telemetry.Snaps
 	if a.reason != "" && a.status != http.StatusNotFound {
 		debug(a.reason, a.cause)
 		// Where one hangs, the others would as well, and the next metrics page wait.
-		return s, retry, a.status != 0 && a.reason != "timeout"
+		return unread(s, from, a.reason), retry, a.status != 0 && a.reason != "timeout"
 	}
 	next, err := m.profile.ReadSlow(from, a.status, a.body, at, w.opts.lease(from.Every), s)
 	switch {
 	case err != nil:
 		debug("malformed", err)
-		return s, retry, true
+		return unread(s, from, "malformed"), retry, true
 	case a.status == http.StatusNotFound:
 		debug(a.reason, a.cause)
 		return next, absentPause, true
 	default:
 		return next, from.Every, true
 	}
+}
+
+// unread is s with the reason for which the fields of a page were never read; s
+// itself where they were, the reason is there already, or nothing else was read
+// either.
+func unread(s *telemetry.Snapshot, from engine.Page, reason string) *telemetry.Snapshot {
+	if s.ScrapedAt == 0 {
+		return s
+	}
+	words := "not read: " + from.Path + " fails with " + reason
+	next := s
+	for _, f := range from.Reads() {
+		r := &s.Readings[f]
+		if r.ObservedAt != 0 || r.Detail != nil && slices.Equal(r.Detail.Reasons, []string{words}) {
+			continue
+		}
+		if next == s {
+			own := *s
+			next = &own
+		}
+		next.Readings[f] = telemetry.Reading{Support: r.Support, Detail: &telemetry.Detail{Reasons: []string{words}}}
+	}
+	return next
 }
 
 // slowQuestion is where a slow page is: at its own port, or at the serving one.
@@ -92,7 +121,7 @@ func (m *memory) slowQuestion(j job, from engine.Page) question {
 		host:   hostAt(j.endpoint, from.Port),
 		path:   from.Path,
 		accept: from.Accept,
-		access: m.profile.Access(),
+		access: j.access(m.profile),
 		never:  m.profile.Never,
 		status: from.Format == engine.Status,
 	}

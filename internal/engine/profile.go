@@ -228,6 +228,15 @@ func (p *Profile) Digest() string { return p.digest }
 // Text is the YAML that the profile was parsed from.
 func (p *Profile) Text() []byte { return slices.Clone(p.text) }
 
+// Reads are the fields that the metrics page is read for.
+func (p *Profile) Reads() []telemetry.Field {
+	fields := make([]telemetry.Field, len(p.rules))
+	for i := range p.rules {
+		fields[i] = p.rules[i].field
+	}
+	return fields
+}
+
 // Metrics is the metrics page.
 func (p *Profile) Metrics() Page { return p.pages[0] }
 
