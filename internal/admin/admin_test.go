@@ -169,10 +169,10 @@ func TestAReplicaIsReportedAsAnObservation(t *testing.T) {
 					`"source":{"path":"/metrics","metric":"vllm:num_requests_waiting","rule":"sum over engine"},` +
 					`"observedAt":"2026-01-02T03:04:05.678Z","expiresAt":"2026-01-02T03:04:06.678Z","quality":1,"reasons":[]}`,
 				"kvCacheUtilization": `{"support":"supported","state":"stale","value":0.5,"max":0.75,"unit":"util","provenance":"measured",` +
-					`"observedAt":"2026-01-02T03:03:05.678Z","expiresAt":"2026-01-02T03:04:04.678Z","quality":0.5,"reasons":["one rank of two"]}`,
-				"activeRequests": `{"support":"unknown","state":"missing","unit":"requests","quality":0,"reasons":[]}`,
+					`"observedAt":"2026-01-02T03:03:05.678Z","expiresAt":"2026-01-02T03:04:04.678Z","quality":0.5,"reasons":["one rank of two","expired 1s ago"]}`,
+				"activeRequests": `{"support":"unknown","state":"missing","unit":"requests","quality":0,"reasons":["not read"]}`,
 			},
-			{"queueDepth": `{"support":"unknown","state":"missing","unit":"requests","quality":0,"reasons":[]}`},
+			{"queueDepth": `{"support":"unknown","state":"missing","unit":"requests","quality":0,"reasons":["not read"]}`},
 		}[i] {
 			if got := string(fields[name]); got != want {
 				t.Errorf("replica %d: %s:\n%s, want\n%s", i, name, got, want)

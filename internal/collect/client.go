@@ -190,8 +190,9 @@ type question struct {
 	// never names paths that must not be asked for, not after a redirection
 	// either; nil is none.
 	never func(path string) bool
-	// status: the status is the answer, and there is no page to read.
-	status bool
+	// status: the status is the answer, and there is no page to read. slow: it is
+	// not the metrics page.
+	status, slow bool
 }
 
 // pathOf is a page's path without its query.

@@ -122,11 +122,19 @@ func (w *worker) pass(j job, m *memory, at place) answer {
 	i := slices.IndexFunc(m.guards, func(g guard) bool { return g.host == at.host })
 	if i < 0 {
 		a := w.get(j, question{scheme: at.scheme, host: at.host, path: modelsPage, never: w.barred})
-		if a.status == 0 || a.status >= http.StatusInternalServerError || a.status == http.StatusTooManyRequests {
+		owners, whole := engine.Owners(a.body)
+		switch {
+		case a.status == 0:
 			return a
+		case a.status == http.StatusNotFound:
+			// The engines that bar a path have this page.
+		case a.reason != "":
+			return a
+		case a.unended || !whole:
+			return answer{status: a.status, reason: "no_text_page", cause: fmt.Errorf("%s does not tell whose models there are, and on some engine %s must not be asked for", modelsPage, pathOf(at.path))}
 		}
 		i = len(m.guards)
-		m.guards = append(m.guards, guard{at.host, engine.Owners(a.body)})
+		m.guards = append(m.guards, guard{at.host, owners})
 	}
 	path := pathOf(at.path)
 	for _, p := range w.opts.Profiles.Engines() {

@@ -437,6 +437,18 @@ func TestADeclaredEngineWithoutAPageIsSearchedFor(t *testing.T) {
 	}
 }
 
+// An engine that was taken for another is asked once for what must not be asked.
+func TestTheDrainingPageOfAnEngineThatIsDeclaredWronglyIsAskedForOnce(t *testing.T) {
+	e := newFakeEngine(t, site{"/v1/models": models("tensorrt_llm"), "/metrics": `[{"iter":1}]`}.ServeHTTP)
+	f := start(t, nil, e.spec("a"))
+	f.mustScrape("not_text")
+	f.mustScrape("no_text_page")
+	f.mustScrape("no_text_page")
+	if got := e.count("/metrics"); got != 1 {
+		t.Errorf("/metrics was asked for %d times, want once", got)
+	}
+}
+
 // A search in vain leaves the reason of what was declared, and asks nobody for
 // what must not be asked.
 func TestASearchInVainLeavesTheReason(t *testing.T) {
@@ -448,5 +460,39 @@ func TestASearchInVainLeavesTheReason(t *testing.T) {
 	f.settle()
 	if got := e.count("/metrics"); got != 0 {
 		t.Errorf("/metrics was asked for %d times", got)
+	}
+}
+
+// Half an answer does not tell whose models there are.
+func TestM6_OnlyAWholeListOfModelsLetsAProbePass(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"nothing":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) },
+		"a page":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+		"no owner": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[{"id":"m"}]}`)) },
+		"one without owner": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"data":[{"id":"a","owned_by":"x"},{"id":"b"}]}`))
+		},
+		"cut": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "500")
+			_, _ = w.Write([]byte(`{"data":[]}`))
+		},
+		"a key is needed": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"elsewhere": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		},
+	} {
+		e := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/models" {
+				answer(w, r)
+				return
+			}
+			site{"/metrics": "[]"}.ServeHTTP(w, r)
+		})
+		f := start(t, nil, e.undeclared("a"))
+		f.scrape()
+		f.scrape()
+		if got := e.count("/metrics"); got != 0 || f.endpoint(0).Snapshot() != nil {
+			t.Errorf("%s: /metrics was asked for %d times", name, got)
+		}
 	}
 }

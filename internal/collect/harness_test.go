@@ -333,7 +333,7 @@ type said struct {
 	version, models string
 }
 
-var calm = said{waiting: "0", start: "1.7e9", version: "0.32.0", models: `[{"id":"m","max_model_len":8192}]`}
+var calm = said{waiting: "0", start: "1.7e9", version: "0.32.0", models: `[{"id":"m","owned_by":"vllm","max_model_len":8192}]`}
 
 func (s said) page() string {
 	return "vllm:num_requests_waiting " + s.waiting + "\nvllm:num_requests_running 0\nprocess_start_time_seconds " + s.start + "\n"

@@ -52,8 +52,11 @@ type memory struct {
 	// slow are the slow pages, in the profile's order; nil before the first
 	// time.
 	slow []slowPage
-	// down: the endpoint could not be reached when it was last asked.
-	down bool
+	// down: the endpoint could not be reached when it was last asked. failing: its
+	// metrics page was of no use.
+	down, failing bool
+	// notText: the last metrics page was none.
+	notText bool
 	// contradiction is what was logged of an engine that was not declared.
 	contradiction string
 }
@@ -148,8 +151,13 @@ func (w *worker) readEndpoint(j job, r *report) {
 	traffic := m.traffic.note(j.endpoint.Live, w.opts.Clock())
 	s := w.understand(j, m, r, traffic)
 	if s == nil {
+		m.failing = true
 		w.withoutMetrics(j, m, r)
 		return
+	}
+	if m.failing {
+		// Something else may have answered in the engine's place until now.
+		m.failing, m.slow = false, nil
 	}
 	now := w.opts.Clock()
 	r.interval = w.opts.interval(j.endpoint.Live, s, now)
@@ -175,9 +183,11 @@ func (w *worker) understand(j job, m *memory, r *report, traffic engine.Traffic)
 		}
 		s, err := w.read(j, m, got, traffic, interrupted)
 		if err == nil {
+			m.notText = false
 			return s
 		}
 		r.fail(readReason(err), err)
+		m.notText = m.notText || r.reason == "not_text"
 	}
 	return nil
 }
@@ -253,6 +263,14 @@ func (w *worker) metrics(j job, m *memory, r *report) (page, bool) {
 		at := m.page
 		if m.moved != "" {
 			at.path = m.moved
+		}
+		if m.notText && w.barred(at.path) {
+			// What was there is what some engine drains when it is asked.
+			if a := w.pass(j, m, at); a.reason != "" {
+				r.reached = a.status != 0
+				r.fail(a.reason, a.cause)
+				return page{}, false
+			}
 		}
 		got, found, a := w.whole(j, at, m.profile)
 		r.reached = a.status != 0
@@ -331,6 +349,14 @@ func (w *worker) whole(j job, at place, p *engine.Profile) (page, bool, answer) 
 	return page{asked, path, a.body}, true, a
 }
 
+// limit is how large a page may be.
+func (w *worker) limit(q question) int64 {
+	if q.slow || q.path == modelsPage {
+		return min(largestSlow, w.opts.MaxPage)
+	}
+	return w.opts.MaxPage
+}
+
 // get asks the endpoint and notes what that shows of it.
 func (w *worker) get(j job, q question) answer {
 	m := &j.target.memory
@@ -338,7 +364,7 @@ func (w *worker) get(j job, q question) answer {
 		w.clients.dial.hold(q.host)
 		m.hosts = append(m.hosts, q.host)
 	}
-	a := w.clients.get(j.ctx, q, w.opts.Timeout, w.opts.MaxPage, w.buf)
+	a := w.clients.get(j.ctx, q, w.opts.Timeout, w.limit(q), w.buf)
 	if a.body != nil {
 		w.buf = a.body
 	}

@@ -15,16 +15,20 @@ import (
 // says only whether it is well, is to be asked for again.
 type slowPage struct {
 	due telemetry.Instant
-	// asked counts the times, for jitter.
-	asked uint64
+	// asked counts the times, for jitter; absent those in a row that it was not
+	// there.
+	asked, absent uint64
 }
 
 const (
 	// slowRetry is the part of a slow page's cadence after which a failed one is
 	// asked for again.
 	slowRetry = 6
-	// absentPause is how long a page that is not there is let alone, while the
-	// process and its version stay the same.
+	// largestSlow bounds a slow page, bytes. Decoded JSON takes some forty times its
+	// length.
+	largestSlow = 1 << 20
+	// absentPause is how long a page that is not there is let alone at most, while
+	// the process and its version stay the same.
 	absentPause = 10 * time.Minute
 )
 
@@ -47,7 +51,7 @@ func (w *worker) slowPages(j job, m *memory, s *telemetry.Snapshot) *telemetry.S
 			// The others have their turn with the next scrape.
 			break
 		}
-		next, pause, goOn := w.slowPage(j, m, pages[i], s)
+		next, pause, goOn := w.slowPage(j, m, i, s)
 		m.slow[i].asked++
 		m.slow[i].due = at.Add(jitter(pause, j.endpoint.Hash+uint64(i)<<32, m.slow[i].asked))
 		if newVersion(s, next) {
@@ -66,14 +70,19 @@ func (w *worker) slowPages(j job, m *memory, s *telemetry.Snapshot) *telemetry.S
 
 // slowPage asks for one page. pause is that until it is asked for again; goOn is
 // false if there is no use in asking for others now.
-func (w *worker) slowPage(j job, m *memory, from engine.Page, s *telemetry.Snapshot) (next *telemetry.Snapshot, pause time.Duration, goOn bool) {
-	at := w.opts.Clock()
+func (w *worker) slowPage(j job, m *memory, i int, s *telemetry.Snapshot) (next *telemetry.Snapshot, pause time.Duration, goOn bool) {
+	from, at := m.profile.SlowPages()[i], w.opts.Clock()
 	a := w.get(j, m.slowQuestion(j, from))
 	debug := func(reason string, cause error) {
 		w.opts.Logger.Debug("slow page fails", zap.String("endpoint", j.endpoint.Name), zap.String("path", from.Path), zap.String("reason", reason), zap.Error(cause))
 	}
 	retry := from.Every / slowRetry
-	if a.reason != "" && a.status != http.StatusNotFound {
+	// Where the metrics page is not there either, it may be that the engine is not.
+	absent := a.status == http.StatusNotFound && !m.failing
+	if !absent {
+		m.slow[i].absent = 0
+	}
+	if !absent && (a.reason != "" || a.status == http.StatusNotFound) {
 		debug(a.reason, a.cause)
 		// Where one hangs, the others would as well, and the next metrics page wait.
 		return unread(s, from, a.reason), retry, a.status != 0 && a.reason != "timeout"
@@ -83,9 +92,11 @@ func (w *worker) slowPage(j job, m *memory, from engine.Page, s *telemetry.Snaps
 	case err != nil:
 		debug("malformed", err)
 		return unread(s, from, "malformed"), retry, true
-	case a.status == http.StatusNotFound:
+	case absent:
 		debug(a.reason, a.cause)
-		return next, absentPause, true
+		pause := min(from.Every<<min(m.slow[i].absent, 10), absentPause)
+		m.slow[i].absent++
+		return next, pause, true
 	default:
 		return next, from.Every, true
 	}
@@ -124,6 +135,7 @@ func (m *memory) slowQuestion(j job, from engine.Page) question {
 		access: j.access(m.profile),
 		never:  m.profile.Never,
 		status: from.Format == engine.Status,
+		slow:   true,
 	}
 	switch {
 	case q.host == m.page.host && (m.declared.Scheme != "" || q.scheme == ""):

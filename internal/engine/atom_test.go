@@ -286,7 +286,7 @@ func TestATOMsModelCardsGiveNamesAlone(t *testing.T) {
 	}
 	wantNoValue(t, s, telemetry.ContextLimit, telemetry.Unsupported, "/v1/models")
 	wantNoValue(t, s, telemetry.AdaptersLoaded, telemetry.Unsupported, "not exported")
-	if owners := Owners(body); len(owners) != 1 || !p.Owns(owners[0]) {
+	if owners, whole := Owners(body); !whole || len(owners) != 1 || !p.Owns(owners[0]) {
 		t.Errorf("owners %q, want one that is ATOM's", owners)
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// node is one place of a YAML document. Its
-// readers report the first fault of the document and yield zero values after
+// node is one place of a YAML document. Its readers report the first fault of the document and yield zero values after
 // it, so that a profile is read from top to bottom without a branch per member.
 type node struct {
 	*yaml.Node
@@ -34,8 +33,11 @@ func parseDocument(file string, text []byte) (node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var root yaml.Node
 	if err := dec.Decode(&root); err != nil {
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			err = errors.New("the document is empty")
+		case strings.Contains(err.Error(), "cannot start any token"):
+			err = fmt.Errorf("%w (a tab? indent with spaces)", err)
 		}
 		return node{}, fmt.Errorf("%s: %w", file, err)
 	}

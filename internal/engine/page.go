@@ -285,7 +285,7 @@ func (p *Profile) scan(page []byte, sc *scratch, counting bool) error {
 // isCounter reports that a comment declares a counter.
 func isCounter(line []byte) bool {
 	kind, _ := bytes.CutSuffix(bytes.TrimRight(line, " \t\r"), []byte("counter"))
-	return len(kind) < len(line) && bytes.HasPrefix(bytes.TrimLeft(line[1:], " \t"), []byte("TYPE")) && blank(kind[len(kind)-1])
+	return len(kind) < len(line) && bytes.HasPrefix(bytes.TrimLeft(line[1:], " \t"), []byte("TYPE")) && isBlank(kind[len(kind)-1])
 }
 
 // kinds are the types that a family may have.
@@ -496,18 +496,18 @@ var errValue = errors.New("not a value")
 // parseValue reads what follows a series: a value, perhaps a timestamp, perhaps
 // an exemplar.
 func parseValue(rest []byte) (v float64, at telemetry.Instant, err error) {
-	token, rest := field(rest)
-	if v, err = number(token); err != nil {
+	token, rest := word(rest)
+	if v, err = parseNumber(token); err != nil {
 		return 0, 0, err
 	}
-	token, rest = field(rest)
+	token, rest = word(rest)
 	if len(token) > 0 && token[0] != '#' {
-		stamp, err := number(token)
+		stamp, err := parseNumber(token)
 		if err != nil {
 			return 0, 0, err
 		}
 		at = instant(stamp)
-		token, _ = field(rest)
+		token, _ = word(rest)
 	}
 	if len(token) > 0 && token[0] != '#' {
 		return 0, 0, errValue
@@ -515,24 +515,24 @@ func parseValue(rest []byte) (v float64, at telemetry.Instant, err error) {
 	return v, at, nil
 }
 
-// field cuts the first word off a line.
-func field(line []byte) (word, rest []byte) {
+// word cuts the first word off a line.
+func word(line []byte) (text, rest []byte) {
 	start := 0
-	for start < len(line) && blank(line[start]) {
+	for start < len(line) && isBlank(line[start]) {
 		start++
 	}
 	end := start
-	for end < len(line) && !blank(line[end]) {
+	for end < len(line) && !isBlank(line[end]) {
 		end++
 	}
 	return line[start:end], line[end:]
 }
 
-func blank(c byte) bool { return c == ' ' || c == '\t' || c == '\r' }
+func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\r' }
 
-// number reads a value as Prometheus does. It knows the signed NaN besides,
+// parseNumber reads a value as Prometheus does. It knows the signed NaN besides,
 // which C prints and Go refuses.
-func number(token []byte) (float64, error) {
+func parseNumber(token []byte) (float64, error) {
 	if len(token) == 0 {
 		return 0, errValue
 	}

@@ -73,6 +73,13 @@ func (p *Profile) overlaps(other *Profile) error {
 			return fmt.Errorf("engine profiles %q and %q: detect.families overlap, a page of %q would be recognised by %q too", p.name, other.name, b.name, a.name)
 		}
 	}
+	for _, a := range p.detect.prefixes {
+		for _, b := range other.detect.prefixes {
+			if strings.HasPrefix(a, b) || strings.HasPrefix(b, a) {
+				return fmt.Errorf("engine profiles %q and %q: detect.prefixes %q and %q overlap, a page could be of either", p.name, other.name, a, b)
+			}
+		}
+	}
 	for _, pair := range [][2]*Profile{{p, other}, {other, p}} {
 		a, b := pair[0], pair[1]
 		for _, prefix := range a.detect.prefixes {
@@ -80,13 +87,6 @@ func (p *Profile) overlaps(other *Profile) error {
 				if strings.HasPrefix(family.name, prefix) {
 					return fmt.Errorf("engine profiles %q and %q: detect.prefixes %q of the first is that of %s, which the second reads", a.name, b.name, prefix, family.name)
 				}
-			}
-		}
-	}
-	for _, a := range p.detect.prefixes {
-		for _, b := range other.detect.prefixes {
-			if strings.HasPrefix(a, b) || strings.HasPrefix(b, a) {
-				return fmt.Errorf("engine profiles %q and %q: detect.prefixes %q and %q overlap, a page could be of either", p.name, other.name, a, b)
 			}
 		}
 	}

@@ -98,19 +98,22 @@ func (p *Profile) ReadSlow(from Page, status int, page []byte, at telemetry.Inst
 // be changed.
 func (page *Page) Reads() []telemetry.Field { return page.fields }
 
-// Owners are what the cards of /v1/models say of who serves them.
-func Owners(page []byte) []string {
+// Owners are what the cards of /v1/models say of who serves them. whole reports
+// that the page is a list, and that each of its cards says so.
+func Owners(page []byte) (owners []string, whole bool) {
 	var list modelList
-	if list.decode(page) != nil {
-		return nil
+	if list.decode(page) != nil || len(list.Data) == 0 {
+		return nil, false
 	}
-	var owners nameSet
+	var listed nameSet
+	whole = true
 	for _, card := range list.Data {
-		if card.OwnedBy != "" && owners.add(card.OwnedBy) && len(owners.names) == maxOwners {
-			break
+		whole = whole && card.OwnedBy != "" && len(listed.names) < maxOwners
+		if card.OwnedBy != "" && len(listed.names) < maxOwners {
+			listed.add(card.OwnedBy)
 		}
 	}
-	return owners.names
+	return listed.names, whole
 }
 
 func decode(page []byte, into any) error {
