@@ -104,26 +104,6 @@ func BenchmarkPage(b *testing.B) {
 	run("hot", func(e *endpoint) { e.read(b, 200*time.Millisecond) })
 }
 
-// TestAPageNeedsFewAllocations: a picker reads thousands of pages a second, and
-// what they leave behind is the collector's load. A first page says of most
-// fields why they have no value; the next ones say it again in the same words.
-func TestAPageNeedsFewAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector drops pooled memory")
-	}
-	for _, c := range []struct {
-		name  string
-		after time.Duration
-		most  float64
-	}{{"steady", time.Second, 30}, {"hot", 200 * time.Millisecond, 12}} {
-		e := busyEndpoint(t)
-		e.settle(t, c.after)
-		if got := testing.AllocsPerRun(50, func() { e.read(t, c.after) }); got > c.most {
-			t.Errorf("%s: %v allocations, want at most %v", c.name, got, c.most)
-		}
-	}
-}
-
 // BenchmarkTextparseWalk visits every sample of the same page without even
 // looking at the labels.
 func BenchmarkTextparseWalk(b *testing.B) {
