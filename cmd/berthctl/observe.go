@@ -40,7 +40,8 @@ func observeCommand(out *output) *cobra.Command {
 		Long: "observe asks the replica whose requests go to URL, as in http://127.0.0.1:8000, for its pages and prints\n" +
 			"each field: its value, where it is from, or why there is none. A path in the URL is that of the metrics\n" +
 			"page. What counts over a window needs time: --for 20s fills windows of 30s.\n\n" +
-			"The exit code is 1 where the replica could not be read or a field is invalid.",
+			"The exit code is 1 where the replica could not be read, it is another engine than --engine says, a field\n" +
+			"is invalid, or it was interrupted before there was anything to print. With --watch, the last table decides.",
 		Args: exactArgs("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
@@ -176,23 +177,28 @@ func (o *observer) observe(ctx context.Context, w io.Writer, out *output) error 
 	show := func(doc *v1alpha1.Observation) error {
 		return out.print(w, doc, func(w io.Writer) error { return console.Observation(w, clock().Time(), doc) })
 	}
+	var doc *v1alpha1.Observation
+	var failed []string
 	if o.watch {
-		return o.redraw(ctx, w, scrapes, func() error { return show(look()) })
-	}
-	failed := o.wait(ctx, scrapes)
-	if ctx.Err() != nil {
-		return errors.New("interrupted")
-	}
-	doc := look()
-	if endpoint.Snapshot() != nil || out.format != "table" {
-		if err := show(doc); err != nil {
-			return err
+		doc, err = o.redraw(ctx, w, scrapes, look, show)
+	} else {
+		failed = o.wait(ctx, scrapes)
+		if ctx.Err() == nil {
+			doc = look()
+			if endpoint.Snapshot() != nil || out.format != "table" {
+				err = show(doc)
+			}
 		}
 	}
-	if doc.ScrapeError != "" || endpoint.Snapshot() == nil {
+	switch {
+	case err != nil:
+		return err
+	case doc == nil:
+		return errors.New("interrupted")
+	case doc.ScrapeError != "" || endpoint.Snapshot() == nil:
 		return o.unread(doc, failed)
 	}
-	return faults(doc)
+	return faults(o.url, doc)
 }
 
 // wait returns once the replica was read for as long as was asked for, and the
@@ -250,8 +256,12 @@ func (o *observer) probes() int {
 	return max(1, len(seen))
 }
 
-// redraw shows what is known each second.
-func (o *observer) redraw(ctx context.Context, w io.Writer, scrapes <-chan string, show func() error) error {
+// redraw shows what is known each second, and returns what it showed last: nil if
+// it was interrupted before.
+func (o *observer) redraw(
+	ctx context.Context, w io.Writer, scrapes <-chan string,
+	look func() *v1alpha1.Observation, show func(*v1alpha1.Observation) error,
+) (last *v1alpha1.Observation, err error) {
 	live := w == io.Writer(os.Stdout) && term.IsTerminal(int(os.Stdout.Fd()))
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -265,9 +275,12 @@ func (o *observer) redraw(ctx context.Context, w io.Writer, scrapes <-chan strin
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return last, nil
 		case <-over:
-			return nil
+			if last == nil {
+				last = look()
+			}
+			return last, nil
 		case <-scrapes:
 			if first == nil {
 				continue
@@ -278,9 +291,15 @@ func (o *observer) redraw(ctx context.Context, w io.Writer, scrapes <-chan strin
 		}
 		if live {
 			fmt.Fprint(w, clearScreen)
+		} else {
+			if last != nil {
+				fmt.Fprintln(w)
+			}
+			fmt.Fprintln(w, time.Now().Format(time.RFC3339))
 		}
-		if err := show(); err != nil {
-			return err
+		last = look()
+		if err := show(last); err != nil {
+			return last, err
 		}
 	}
 }

@@ -12,7 +12,9 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"unicode"
 
@@ -137,6 +139,7 @@ func TestAReplicaThatCannotBeReadSaysWhyAndWhatToDo(t *testing.T) {
 		{"another program", []string{replica(t, map[string]string{"/metrics": "go_goroutines 7\n"})}, []string{": no_engine_families: ", "docs/engines.md"}},
 		{"hangs", []string{stuck(t), "--timeout", "50ms", "--engine", "vllm"}, []string{": timeout: no whole page"}},
 		{"credentials", []string{status(http.StatusUnauthorized), "--engine", "vllm"}, []string{": status_401: the page asks for credentials", "bearerTokenFile"}},
+		{"credentials of nobody knows whom", []string{status(http.StatusUnauthorized)}, []string{"Keys are sent only to an engine that is named: --engine, or engine: in the pool."}},
 		{"broken", []string{status(http.StatusInternalServerError), "--engine", "vllm"}, []string{": status_500: the page answers with status 500", "log of the engine"}},
 		{"no TLS there", []string{strings.Replace(replica(t, nil), "http://", "https://", 1), "--engine", "vllm"}, []string{": tls: "}},
 		{"a limit too short for the first answer", []string{stuck(t), "--for", "100ms", "--timeout", "1m"}, []string{"no answer yet; --for gives it more time"}},
@@ -162,7 +165,15 @@ func TestAReplicaThatCannotBeReadSaysWhyAndWhatToDo(t *testing.T) {
 func TestAReplicaIsAnotherEngineThanDeclared(t *testing.T) {
 	url := replica(t, map[string]string{"/metrics": pageText(t, "sglang.prom")})
 	out, _, err := execute("observe", url, "--engine", "vllm")
-	if !errors.Is(err, errFindings) || !strings.Contains(out, "engine   sglang") || !strings.Contains(out, "declared vllm, which its page is not") {
+	if exit(err) != exitFindings || err.Error() != url+": it is sglang, not vllm as --engine says" || !strings.Contains(out, "engine   sglang") || !strings.Contains(out, "declared vllm, which its page is not") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestAReplicaThatSaysNothingOfItsLoadYetIsObservedWithWhy(t *testing.T) {
+	url := replica(t, map[string]string{"/metrics": "sglang:max_total_num_tokens{tp_rank=\"0\"} 1000\n"})
+	out, _, err := execute("observe", url)
+	if err != nil || !strings.Contains(out, "\n\nNo value of queueDepth, activeRequests, kvCacheUtilization. SGLang shows") || !strings.Contains(out, "with the first request") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -171,7 +182,7 @@ func TestWhatAnEngineSaysDoesNotActOnTheTerminal(t *testing.T) {
 	const evil = `\u001b]0;title\u0007\u202e\r\nFORGED`
 	url := replica(t, vllmPages(t, map[string]string{
 		"/version":   `{"version":"` + evil + `"}`,
-		"/v1/models": `{"data":[{"id":"` + evil + `"},{"id":"b\u200b"}]}`,
+		"/v1/models": `{"data":[{"id":"` + evil + `","owned_by":"vllm"},{"id":"b\u200b","owned_by":"vllm"}]}`,
 	}))
 	out, _, _ := execute("observe", url)
 	if !strings.Contains(out, "12 requests") {
@@ -192,14 +203,20 @@ func TestWhatAnEngineSaysDoesNotActOnTheTerminal(t *testing.T) {
 	}
 }
 
-// frames counts the tables that are written, and calls then at one of them.
+// frames counts the tables that are written, and calls then at one of them. It
+// calls end once told is written, if it is set.
 type frames struct {
 	bytes.Buffer
 	seen, until int
 	then        func()
+	told        string
+	end         func()
 }
 
 func (w *frames) Write(p []byte) (int, error) {
+	if w.told != "" && bytes.Contains(p, []byte(w.told)) {
+		w.end()
+	}
 	if bytes.Contains(p, []byte("FIELD")) {
 		if w.seen++; w.seen == w.until {
 			w.then()
@@ -221,6 +238,9 @@ func TestWatchingGoesOnUntilItIsInterruptedOrOver(t *testing.T) {
 	if strings.Contains(w.String(), "\x1b") {
 		t.Error("what is no terminal is not cleared")
 	}
+	if heads := regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)\nreplica `).FindAllString(w.String(), -1); len(heads) != w.seen {
+		t.Errorf("%d tables with the time above them, want all %d:\n%s", len(heads), w.seen, w.String())
+	}
 	out, _, err := execute("observe", url, "--watch", "--for", "500ms")
 	if err != nil || strings.Count(out, "FIELD") != 1 {
 		t.Errorf("%v\n%s", err, out)
@@ -231,8 +251,34 @@ func TestWatchingShowsAReplicaThatIsNotThere(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	out, _, err := execute("observe", gone.URL, "--watch", "--for", "600ms", "--engine", "vllm")
-	if err != nil || !strings.Contains(out, "failing  refused: nothing listens at the address and port") {
+	if exit(err) != exitFindings || !strings.Contains(err.Error(), gone.URL+": refused: ") || !strings.Contains(out, "failing  refused: nothing listens at the address and port") {
 		t.Errorf("%v\n%s", err, out)
+	}
+	out, _, err = execute("observe", stuck(t), "--watch", "--for", "100ms", "--timeout", "1m")
+	if exit(err) != exitFindings || !strings.Contains(err.Error(), "no answer yet; --for gives it more time") || out != "" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestTheLastTableDecidesHowWatchingEnds(t *testing.T) {
+	page := pageText(t, "vllm.prom")
+	var gone atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" || gone.Load() {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, page)
+	}))
+	defer s.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	w := &frames{until: 1, then: func() { gone.Store(true) }, told: "failing  status_404", end: interrupt}
+	cmd := command()
+	cmd.SetOut(w)
+	cmd.SetArgs([]string{"observe", s.URL, "--watch", "--engine", "vllm", "--for", "1m"})
+	if err := cmd.ExecuteContext(ctx); exit(err) != exitFindings || !strings.Contains(err.Error(), ": status_404: ") {
+		t.Errorf("%v with exit %d, want that of the last table:\n%s", err, exit(err), w.String())
 	}
 }
 

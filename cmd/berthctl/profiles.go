@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/internal/console"
 	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/policy"
+	"github.com/berth-dev/berth/internal/telemetry"
 )
 
 func profilesCommand(out *output) *cobra.Command {
@@ -226,8 +227,8 @@ func profilesTestCommand(out *output, dir *string) *cobra.Command {
 		Long: "test reads saved metrics pages of one replica in order, as if they had been scraped --every apart, and\n" +
 			"prints the observation after the last one. What counts over a window needs two pages that are half of it\n" +
 			"apart. - reads a page from standard input.\n\n" +
-			"The exit code is 1 where a page is refused, a field is invalid, or the page is another engine's than\n" +
-			"--engine says.",
+			"The exit code is 1 where a page is refused, the pages are of two engines, a page is another engine's than\n" +
+			"--engine says, an exporter's page does not know the pod, or a field is invalid.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{errors.New("PAGE: missing")}
@@ -255,7 +256,7 @@ func profilesTestCommand(out *output, dir *string) *cobra.Command {
 					return usageError{err}
 				}
 			}
-			doc, err := trial.read(set, args, pages)
+			doc, note, err := trial.read(set, args, pages)
 			if err != nil {
 				return err
 			}
@@ -263,7 +264,10 @@ func profilesTestCommand(out *output, dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return faults(doc)
+			if note != "" {
+				report(cmd.ErrOrStderr(), errors.New(note))
+			}
+			return faults(args[len(args)-1], doc)
 		},
 	}
 	f := cmd.Flags()
@@ -315,15 +319,21 @@ func readPage(stdin io.Reader, name string) ([]byte, error) {
 	return text, nil
 }
 
-// faults is errFindings if something of the observation is not as it should be.
-func faults(doc *v1alpha1.Observation) error {
+// faults says what of an observation is not as it should be, nil if nothing is;
+// name is what it calls the replica or its page.
+func faults(name string, doc *v1alpha1.Observation) error {
+	var found []error
 	if doc.Declared != "" {
-		return errFindings
+		found = append(found, fmt.Errorf("%s: it is %s, not %s as --engine says", name, doc.Engine, doc.Declared))
 	}
-	for _, r := range doc.Fields {
-		if r.State == v1alpha1.Invalid {
-			return errFindings
+	var invalid []string
+	for f := range telemetry.NumFields {
+		if doc.Fields[f.String()].State == v1alpha1.Invalid {
+			invalid = append(invalid, f.String())
 		}
 	}
-	return nil
+	if len(invalid) > 0 {
+		found = append(found, fmt.Errorf("%s: invalid: %s", name, strings.Join(invalid, ", ")))
+	}
+	return errors.Join(found...)
 }

@@ -118,9 +118,10 @@ func TestBrokenProfilesAreUnreadableInput(t *testing.T) {
 	}{
 		{"each with its line", map[string]string{"a.yaml": line("unit: requests", "unit: apples"), "b.yaml": line("kind: EngineProfile", "kind: Engine")},
 			[]string{`a.yaml:10: fields.queueDepth: unit "apples", want "requests"`, `b.yaml:2: kind`}},
-		{"no YAML", map[string]string{"a.yaml": "\t{"}, []string{"a.yaml"}},
+		{"no YAML", map[string]string{"a.yaml": "fields: ]"}, []string{"a.yaml"}},
+		{"tabs", map[string]string{"a.yaml": line("  queueDepth:", "\tqueueDepth:")}, []string{"a.yaml: yaml: line ", "found character that cannot start any token (a tab? indent with spaces)"}},
 		{"two of one name", map[string]string{"a.yaml": ownProfile, "b.yaml": ownProfile}, []string{"--profiles: ", `name: "own", want a name of its own`}},
-		{"the prefix of another engine", map[string]string{"a.yaml": line("own_", "vllm:")}, []string{"--profiles: ", "overlap"}},
+		{"the prefix of another engine", map[string]string{"a.yaml": line("own_", "vllm:")}, []string{"--profiles: ", `detect.prefixes "vllm:"`}},
 		{"another extension", map[string]string{"a.yml": ownProfile}, []string{"a.yml: the name must end in .yaml"}},
 		{"nothing", map[string]string{"a.txt": ownProfile}, []string{"has no profile, want files that end in .yaml"}},
 		{"too large", map[string]string{"a.yaml": strings.Repeat("#", 1<<20+1)}, []string{"a.yaml: more than 1MiB"}},
@@ -225,6 +226,36 @@ func TestPagesInOrderFillWindows(t *testing.T) {
 	}
 }
 
+func TestPagesInAnotherOrderThanTheyWereTakenAreAskedAbout(t *testing.T) {
+	dir := files(t, map[string]string{
+		"own.yaml": ownProfile, "1.prom": "own_waiting 1\nown_tokens_total 1000\n", "2.prom": "own_waiting 2\nown_tokens_total 4000\n",
+	})
+	one, two := filepath.Join(dir, "1.prom"), filepath.Join(dir, "2.prom")
+	for _, tc := range []struct {
+		pages []string
+		want  string
+	}{
+		{[]string{one, two}, ""},
+		{[]string{two, one}, "berthctl: " + one + ": the engine's process was started anew since " + two + ": are the pages in the order in which they were taken?\n"},
+		{[]string{two, one, two}, "berthctl: " + one + ": the engine's process was started anew since " + two + ": are the pages in the order in which they were taken?\n"},
+	} {
+		_, stderr, err := execute(append([]string{"profiles", "test", "--profiles", dir}, tc.pages...)...)
+		if err != nil || stderr != tc.want {
+			t.Errorf("%q: %v, and %q on stderr, want %q", tc.pages, err, stderr, tc.want)
+		}
+	}
+}
+
+func TestAPageThatSaysNothingOfLoadYetIsReadWithWhy(t *testing.T) {
+	page := filepath.Join(files(t, map[string]string{"sglang.prom": "sglang:max_total_num_tokens{tp_rank=\"0\"} 1000\n"}), "sglang.prom")
+	if out, _, err := execute("profiles", "test", page); err != nil || !strings.Contains(out, "\n\nNo value of queueDepth, activeRequests, kvCacheUtilization. SGLang shows") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, _, err := execute("profiles", "test", savedPage("dcgm.prom"), "--engine", "dcgm", "--pod", "llm/vllm-0"); err != nil || strings.Contains(out, "No value of") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestAPageComesFromStandardInput(t *testing.T) {
 	text, err := os.ReadFile(savedPage("vllm.prom"))
 	if err != nil {
@@ -242,7 +273,7 @@ func TestAPageComesFromStandardInput(t *testing.T) {
 
 func TestThePageSaysWhoseItIs(t *testing.T) {
 	doc, err := tested(t, savedPage("sglang.prom"), "--engine", "vllm")
-	if exit(err) != exitFindings || doc.Engine != "sglang" || doc.Declared != "vllm" {
+	if exit(err) != exitFindings || err.Error() != savedPage("sglang.prom")+": it is sglang, not vllm as --engine says" || doc.Engine != "sglang" || doc.Declared != "vllm" {
 		t.Errorf("%v with exit %d: engine %q, declared %q, want sglang and vllm", err, exit(err), doc.Engine, doc.Declared)
 	}
 	if doc.Fields["queueDepth"].State != v1alpha1.Fresh {
@@ -270,14 +301,17 @@ func TestRefusedPagesSayWhyAndWhatToDo(t *testing.T) {
 		{[]string{filepath.Join(dir, "cut.prom")}, []string{"the page was cut"}},
 		{[]string{filepath.Join(dir, "two.prom")}, []string{"several engines", "--engine"}},
 		{[]string{filepath.Join(dir, "joined.prom")}, []string{"joins several replicas", "router"}},
-		{[]string{savedPage("vllm.prom"), filepath.Join(dir, "empty.prom")}, []string{"empty.prom: read as"}},
+		{[]string{savedPage("vllm.prom"), filepath.Join(dir, "empty.prom")}, []string{"empty.prom: the page is empty"}},
+		{[]string{savedPage("vllm.prom"), savedPage("sglang.prom")}, []string{"vllm.prom is a page of vllm, and ", "sglang.prom one of sglang: must all be of one replica"}},
+		{[]string{savedPage("sglang.prom"), savedPage("vllm.prom"), "--engine", "sglang"}, []string{"sglang.prom is a page of sglang, and ", "vllm.prom one of vllm"}},
+		{[]string{savedPage("dcgm.prom")}, []string{"dcgm.prom: no family of the engine", "\n    This is a page of dcgm: --engine dcgm --pod NAMESPACE/NAME"}},
+		{[]string{savedPage("dcgm.prom"), "--engine", "vllm"}, []string{"read as vllm: no family of the engine", "This is a page of dcgm: --engine dcgm"}},
+		{[]string{savedPage("dcgm.prom"), "--engine", "amd-gpu", "--pod", "a/b"}, []string{"read as amd-gpu: no family of the engine", "This is a page of dcgm: --engine dcgm"}},
+		{[]string{savedPage("vllm.prom"), savedPage("dcgm.prom")}, []string{"dcgm.prom: no family of the engine", "This is a page of dcgm"}},
 	} {
 		doc, err := tested(t, tc.args...)
 		if doc != nil || exit(err) != exitFindings {
 			t.Errorf("%q: %v with exit %d and the document %v, want a refusal", tc.args, err, exit(err), doc)
-		}
-		if tc.args[0] == savedPage("vllm.prom") {
-			continue
 		}
 		for _, want := range tc.want {
 			if !strings.Contains(fmt.Sprint(err), want) {
@@ -294,7 +328,7 @@ func TestRefusedPagesSayWhyAndWhatToDo(t *testing.T) {
 func TestAnInvalidFieldIsAFinding(t *testing.T) {
 	dir := files(t, map[string]string{"bad.prom": "vllm:num_requests_waiting{engine=\"0\"} NaN\nvllm:num_requests_running{engine=\"0\"} 3\n"})
 	doc, err := tested(t, filepath.Join(dir, "bad.prom"))
-	if exit(err) != exitFindings || doc == nil || doc.Fields["queueDepth"].State != v1alpha1.Invalid || doc.Fields["activeRequests"].Value != 3.0 {
+	if exit(err) != exitFindings || err.Error() != filepath.Join(dir, "bad.prom")+": invalid: queueDepth" || doc == nil || doc.Fields["queueDepth"].State != v1alpha1.Invalid || doc.Fields["activeRequests"].Value != 3.0 {
 		t.Errorf("%v with exit %d: %+v", err, exit(err), doc)
 	}
 }

@@ -25,47 +25,66 @@ type trial struct {
 	pod string
 }
 
-// read reads pages in order; names are what errors call them.
-func (t *trial) read(set *engine.Set, names []string, pages [][]byte) (*v1alpha1.Observation, error) {
+// read reads pages in order; names are what errors call them. note is what their
+// user should know besides, empty if nothing.
+func (t *trial) read(set *engine.Set, names []string, pages [][]byte) (doc *v1alpha1.Observation, note string, err error) {
 	var declared *engine.Profile
 	if t.engine != "" {
-		var err error
 		if declared, err = profileOf(set, "--engine", t.engine); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
-	if declared != nil && declared.Exporter() {
-		return t.readPods(declared, names, pages)
+	switch {
+	case declared != nil && declared.Exporter():
+		doc, err = t.readPods(set, declared, names, pages)
+		return doc, "", err
+	case t.pod != "":
+		return nil, "", usageError{errors.New("--pod: only for the page of an exporter, which --engine names")}
 	}
-	if t.pod != "" {
-		return nil, usageError{errors.New("--pod: only for the page of an exporter, which --engine names")}
-	}
+	return t.readReplica(set, declared, names, pages)
+}
+
+// readReplica reads the pages of an engine; declared is nil to find out which.
+func (t *trial) readReplica(set *engine.Set, declared *engine.Profile, names []string, pages [][]byte) (doc *v1alpha1.Observation, note string, err error) {
 	var last *telemetry.Snapshot
 	history := &engine.History{}
 	for i, page := range pages {
 		p, other, err := recognise(set, declared, page)
 		if err != nil {
-			return nil, refused(names[i], t.engine, err)
+			return nil, "", refused(set, names[i], t.engine, page, err)
+		}
+		if last != nil && last.Engine != p.Name() {
+			return nil, "", fmt.Errorf("%s is a page of %s, and %s one of %s: must all be of one replica", names[i-1], last.Engine, names[i], p.Name())
 		}
 		s, err := p.Read(page, engine.Input{At: t.when(i, len(pages)), Models: t.models, Previous: last, History: history})
 		if err != nil {
-			return nil, refused(names[i], p.Name(), err)
+			return nil, "", refused(set, names[i], p.Name(), page, err)
+		}
+		if last != nil && engine.Restarted(last, s) {
+			note = fmt.Sprintf("%s: the engine's process was started anew since %s: are the pages in the order in which they were taken?", names[i], names[i-1])
 		}
 		if other {
 			s.Declared = declared.Name()
 		}
 		last = notGiven(p, s)
 	}
-	doc := last.Observation(v1alpha1.Replica{Name: names[len(names)-1]}, telemetry.At(t.at))
-	return &doc, nil
+	seen := last.Observation(v1alpha1.Replica{Name: names[len(names)-1]}, telemetry.At(t.at))
+	return &seen, note, nil
 }
 
-// refused is why a page says nothing, and what to do about it.
-func refused(name, profile string, err error) error {
+// refused is why a page says nothing, and what to do about it. profile is what it
+// was read by, empty if there was none to read it by.
+func refused(set *engine.Set, name, profile string, page []byte, err error) error {
+	none := errors.Is(err, engine.ErrNoEngineFamilies)
 	if profile != "" {
 		err = fmt.Errorf("read as %s: %w", profile, err)
 	}
 	err = fmt.Errorf("%s: %w", name, err)
+	if none {
+		if x := exporterOf(set, page); x != nil {
+			return fmt.Errorf("%w\n    This is a page of %s: --engine %s --pod NAMESPACE/NAME", err, x.Name(), x.Name())
+		}
+	}
 	for _, r := range []struct {
 		is     error
 		reason string
@@ -78,6 +97,19 @@ func refused(name, profile string, err error) error {
 		}
 	}
 	return err
+}
+
+// exporterOf finds the exporter whose page it is, nil if it is none's.
+func exporterOf(set *engine.Set, page []byte) *engine.Profile {
+	for _, p := range set.Profiles() {
+		if !p.Exporter() {
+			continue
+		}
+		if _, err := p.Read(page, engine.Input{}); err == nil {
+			return p
+		}
+	}
+	return nil
 }
 
 // when page i of n was taken.
@@ -112,13 +144,13 @@ func notGiven(p *engine.Profile, s *telemetry.Snapshot) *telemetry.Snapshot {
 }
 
 // readPods reads the pages of an exporter and keeps what they say of one pod.
-func (t *trial) readPods(p *engine.Profile, names []string, pages [][]byte) (*v1alpha1.Observation, error) {
+func (t *trial) readPods(set *engine.Set, p *engine.Profile, names []string, pages [][]byte) (*v1alpha1.Observation, error) {
 	var pods map[engine.Pod]*engine.Readings
 	histories := map[engine.Pod]*engine.History{}
 	for i, page := range pages {
 		var err error
 		if pods, err = p.ReadPods(page, "", t.when(i, len(pages)), 0, histories); err != nil {
-			return nil, refused(names[i], p.Name(), err)
+			return nil, refused(set, names[i], p.Name(), page, err)
 		}
 	}
 	last := names[len(names)-1]

@@ -505,3 +505,15 @@ func TestP5_AThousandEndpointsComeAndGoWithoutALeak(t *testing.T) {
 		runtime.Gosched()
 	}
 }
+
+// ATOM and vLLM answer with a version that no parser knows, whatever is asked for.
+func TestENGINES0_AContentTypeAloneRefusesNoPage(t *testing.T) {
+	for _, kind := range []string{"text/plain; version=1.0.0; charset=utf-8", "application/octet-stream", "application/json", ""} {
+		e := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header()["Content-Type"] = []string{kind}
+			calm.handle(w, r)
+		})
+		f := start(t, nil, e.spec("a"))
+		f.mustScrape("ok")
+	}
+}

@@ -117,28 +117,41 @@ func (w *worker) try(j job, m *memory, at place, guarded bool) (page, *engine.Pr
 }
 
 // pass says whether a path that some engine bars may be asked for at a place: by
-// what the models there say of who serves them, asked for once.
+// what the models there say of who serves them.
 func (w *worker) pass(j job, m *memory, at place) answer {
-	i := slices.IndexFunc(m.guards, func(g guard) bool { return g.host == at.host })
-	if i < 0 {
-		a := w.get(j, question{scheme: at.scheme, host: at.host, path: modelsPage, never: w.barred})
-		owners, whole := engine.Owners(a.body)
-		switch {
-		case a.status == 0:
-			return a
-		case a.status == http.StatusNotFound:
-			// The engines that bar a path have this page.
-		case a.reason != "":
-			return a
-		case a.unended || !whole:
-			return answer{status: a.status, reason: "no_text_page", cause: fmt.Errorf("%s does not tell whose models there are, and on some engine %s must not be asked for", modelsPage, pathOf(at.path))}
-		}
-		i = len(m.guards)
-		m.guards = append(m.guards, guard{at.host, owners})
+	owners, a := w.owners(j, m, at)
+	if a.reason != "" {
+		return a
 	}
+	return w.drained(owners, at)
+}
+
+// owners are those of the models at a place, asked for once. Only a whole list
+// tells, and a place without one; otherwise the answer has the reason.
+func (w *worker) owners(j job, m *memory, at place) ([]string, answer) {
+	if i := slices.IndexFunc(m.guards, func(g guard) bool { return g.host == at.host }); i >= 0 {
+		return m.guards[i].owners, answer{}
+	}
+	a := w.get(j, question{scheme: at.scheme, host: at.host, path: modelsPage, never: w.barred})
+	owners, whole := engine.Owners(a.body)
+	switch {
+	case a.status == http.StatusNotFound:
+		// The engines that bar a path have this page.
+	case a.reason != "":
+		return nil, a
+	case a.unended || !whole:
+		return nil, answer{status: a.status, reason: "no_text_page", cause: fmt.Errorf("%s does not tell whose models there are, and on some engine %s must not be asked for", modelsPage, pathOf(at.path))}
+	}
+	m.guards = append(m.guards, guard{at.host, owners})
+	return owners, answer{}
+}
+
+// drained has a reason if one of the owners is an engine on which the path must
+// not be asked for.
+func (w *worker) drained(owners []string, at place) answer {
 	path := pathOf(at.path)
 	for _, p := range w.opts.Profiles.Engines() {
-		if p.Never(path) && slices.ContainsFunc(m.guards[i].owners, p.Owns) {
+		if p.Never(path) && slices.ContainsFunc(owners, p.Owns) {
 			return answer{reason: "no_text_page", cause: fmt.Errorf("the models there are of %s, on which %s must not be asked for", p.Name(), path)}
 		}
 	}

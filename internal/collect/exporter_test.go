@@ -4,9 +4,14 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/pool"
@@ -258,4 +263,41 @@ func TestExportersThatHangDoNotStallTheOthers(t *testing.T) {
 	if good != 10 || held != 1 {
 		t.Errorf("%d good exporters were read and %d that hang begun, want 10 and 1", good, held)
 	}
+}
+
+// An exporter whose pods are not those of the pool is configured in vain, and says
+// so once.
+func TestAnExporterThatJoinsNobodyIsTold(t *testing.T) {
+	page := func(pod string) string {
+		return `DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-0",namespace="llm",pod="` + pod + `"} 300` + "\n"
+	}
+	x := newFakeEngine(t, site{"/metrics": page("stranger")}.ServeHTTP)
+	logs, recorded := observer.New(zapcore.InfoLevel)
+	e := newFakeEngine(t, calm.handle)
+	f := start(t, func(o *Options) {
+		named(o)
+		o.Exporters = []Exporter{dcgm(t, x)}
+		o.Logger = zap.New(logs)
+	}, e.podded("a", "llm/a"))
+	f.see("dcgm ok")
+	f.see("dcgm ok")
+	f.see("dcgm ok")
+	if got := recorded.FilterMessageSnippet("no pod of the pool").Len(); got != 1 {
+		t.Errorf("told %d times, want once", got)
+	}
+	f.refreshed(0)
+	if r := f.power(0); !slices.Contains(r.Detail.Reasons, "no exporter's page has the pod llm/a") {
+		t.Errorf("the reasons are %q", r.Detail.Reasons)
+	}
+	x.serve(site{"/metrics": page("a")}.ServeHTTP)
+	f.turns("the exporter's joining somebody", func() bool {
+		for {
+			select {
+			case <-f.results:
+				continue
+			default:
+			}
+			return recorded.FilterMessageSnippet("has pods of the pool").Len() == 1
+		}
+	})
 }

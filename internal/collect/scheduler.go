@@ -10,6 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"go.uber.org/zap"
 
+	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/telemetry"
 )
@@ -82,6 +83,8 @@ type target struct {
 	failures         int
 	wasSlow, reached bool
 	lastReason       string
+	// lastJoined is what was logged of the pods of an exporter.
+	lastJoined string
 
 	// memory belongs to the worker while the target is running.
 	memory memory
@@ -371,6 +374,7 @@ func (s *scheduler) finish(r result) {
 		return
 	}
 	s.log(t, r.report)
+	s.logJoined(t)
 	now := s.opts.Clock()
 	t.lastStart, t.lastEnd = r.started, now
 	t.scrapes++
@@ -408,6 +412,34 @@ func (s *scheduler) log(t *target, r report) {
 		return
 	}
 	s.opts.Logger.Warn("scrape fails", where, zap.String("reason", r.reason), zap.Error(r.cause))
+}
+
+// logJoined tells when an exporter's page begins or ceases to be about the pool.
+func (s *scheduler) logJoined(t *target) {
+	if t.exporter == nil || t.exporter.pods.Load() == nil {
+		return
+	}
+	pods := *t.exporter.pods.Load()
+	joined := 0
+	for _, e := range s.targets {
+		if pods[engine.Pod(e.endpoint.Pod)] != nil {
+			joined++
+		}
+	}
+	news := "joins"
+	if joined == 0 {
+		news = "joins nobody"
+	}
+	if t.lastJoined == news {
+		return
+	}
+	t.lastJoined = news
+	where := []zap.Field{zap.String(t.kind, t.name), zap.Int("pods", len(pods)), zap.Int("endpoints", joined)}
+	if joined > 0 {
+		s.opts.Logger.Info("the exporter's page has pods of the pool", where...)
+		return
+	}
+	s.opts.Logger.Warn("the exporter's page has no pod of the pool: none of its values is used", where...)
 }
 
 // dueHeap orders targets by time; it is a container/heap.

@@ -371,3 +371,14 @@ func TestP3_EndpointsThatAnswerLateDoNotStallTheRest(t *testing.T) {
 		oldest(t, scrapes, len(quick)+i)
 	}
 }
+
+// Idle engines are asked at the idle cadence, however many they are, and go back to
+// it when a load has passed.
+func TestP1_IdleEndpointsAreAskedAtTheIdleCadence(t *testing.T) {
+	const idle = 5 * time.Second
+	scrapes := play(t, Options{Idle: idle}, idle, time.Minute, several(500, played{takes: 5 * time.Millisecond}))
+	// Jitter shortens intervals by a tenth at most.
+	if most := 500 * (int(time.Minute/(idle-idle/10)) + 1); len(scrapes) > most || len(scrapes) < most*2/3 {
+		t.Errorf("%d scrapes of 500 idle endpoints in a minute, want at most %d", len(scrapes), most)
+	}
+}

@@ -265,9 +265,10 @@ func (w *worker) metrics(j job, m *memory, r *report) (page, bool) {
 			at.path = m.moved
 		}
 		if m.notText && w.barred(at.path) {
-			// What was there is what some engine drains when it is asked.
-			if a := w.pass(j, m, at); a.reason != "" {
-				r.reached = a.status != 0
+			// What was there may be what some engine drains when it is asked.
+			owners, _ := w.owners(j, m, at)
+			if a := w.drained(owners, at); a.reason != "" {
+				r.reached = true
 				r.fail(a.reason, a.cause)
 				return page{}, false
 			}

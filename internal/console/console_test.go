@@ -230,6 +230,7 @@ func TestTheFleetIsATable(t *testing.T) {
 			o.Fields["queueDepth"] = r
 		}),
 		observation("one-invalid", func(o *v1alpha1.Observation) {
+			o.Declared = "sglang"
 			o.Fields["kvCacheUtilization"] = v1alpha1.Reading{State: "invalid"}
 		}),
 		observation("unreachable", func(o *v1alpha1.Observation) {

@@ -12,23 +12,42 @@ import (
 	"github.com/berth-dev/berth/api/v1alpha1"
 )
 
-// Fleet writes one row per replica: its state, what its telemetry says and how
-// old that is, and what the given decisions came to there.
+// Fleet writes one row per replica: its engine, its state, what its telemetry
+// says and how old that is, and what the given decisions came to there. A state
+// that needs explaining is explained below.
 func Fleet(w io.Writer, now time.Time, replicas []v1alpha1.Observation, decisions []*v1alpha1.Decision) error {
 	tallies := count(decisions)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "REPLICA\tSTATE\tTELEMETRY\tAGE\tQUEUE\tACTIVE\tKV\tIN FLIGHT\tPICKS\tTTFT p50\tp99\t")
+	fmt.Fprintln(t, "REPLICA\tENGINE\tSTATE\tTELEMETRY\tAGE\tQUEUE\tACTIVE\tKV\tIN FLIGHT\tPICKS\tTTFT p50\tp99\t")
 	for i := range replicas {
 		r := &replicas[i]
 		c := tallies[r.Replica.Name]
 		state, age := telemetryState(now, r)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n",
-			plain(r.Replica.Name), plain(standing(r)), plain(state), age,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n",
+			plain(r.Replica.Name), plain(kind(r)), plain(standing(r)), plain(state), age,
 			value(r, "queueDepth", "%.0f", 1), value(r, "activeRequests", "%.0f", 1), value(r, "kvCacheUtilization", "%.0f%%", 100),
 			r.InFlight, c.picks, quantile(c.ttft, 0.5), quantile(c.ttft, 0.99))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(replicas, func(r v1alpha1.Observation) bool { return standing(&r) == orderedLast }) {
+		_, err := fmt.Fprintln(w, "last: has not answered yet, or refused its last connection; is picked after all others")
+		return err
+	}
+	return nil
 }
+
+// kind is the kind of engine, and what was declared where that is another.
+func kind(r *v1alpha1.Observation) string {
+	if r.Declared != "" {
+		return fmt.Sprintf("%s (declared %s)", r.Engine, r.Declared)
+	}
+	return r.Engine
+}
+
+// orderedLast is Observation.Order of a replica that comes after all others.
+const orderedLast = "last"
 
 // standing is how a replica stands to requests: excluded, last or normal.
 func standing(r *v1alpha1.Observation) string {

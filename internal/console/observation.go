@@ -12,8 +12,8 @@ import (
 	"github.com/berth-dev/berth/internal/telemetry"
 )
 
-// Observation writes what is known of one replica: a head, and a row for each
-// field of the catalogue.
+// Observation writes what is known of one replica: a head, a row for each field
+// of the catalogue, and what may be the matter where a page says nothing of load.
 func Observation(w io.Writer, now time.Time, o *v1alpha1.Observation) error {
 	p := &printer{w: w}
 	observationHead(p, o)
@@ -32,7 +32,30 @@ func Observation(w io.Writer, now time.Time, o *v1alpha1.Observation) error {
 	for row := range strings.Lines(rows.String()) {
 		p.line("%s", strings.TrimRight(row, " \n"))
 	}
+	if note := loadNote(o); note != "" {
+		p.line("")
+		p.line("%s", note)
+	}
 	return p.err
+}
+
+// loadNote says what a page needs to tell of load; empty where it does, or where
+// there is nothing to advise.
+func loadNote(o *v1alpha1.Observation) string {
+	words := needs[o.Engine]
+	if words == "" || o.ScrapeError != "" {
+		return ""
+	}
+	var silent []string
+	for _, f := range telemetry.LoadFields {
+		if r := o.Fields[f.String()]; r.State == v1alpha1.Missing && r.Support != v1alpha1.Unsupported {
+			silent = append(silent, f.String())
+		}
+	}
+	if len(silent) == 0 {
+		return ""
+	}
+	return "No value of " + strings.Join(silent, ", ") + ". " + words
 }
 
 func observationHead(p *printer, o *v1alpha1.Observation) {

@@ -66,6 +66,53 @@ func TestAnObservationShowsEachKindOfFieldInEachState(t *testing.T) {
 	}
 }
 
+func TestAPageThatSaysNothingOfLoadIsFollowedByWhatItNeeds(t *testing.T) {
+	missing := v1alpha1.Reading{State: v1alpha1.Missing, Support: v1alpha1.SupportUnknown}
+	silent := func(o *v1alpha1.Observation) {
+		for _, f := range telemetry.LoadFields {
+			o.Fields[f.String()] = missing
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Observation)
+		want   string
+	}{
+		"one field":   {func(o *v1alpha1.Observation) { o.Fields["queueDepth"] = missing }, "No value of queueDepth. SGLang shows"},
+		"all of them": {silent, "No value of queueDepth, activeRequests, kvCacheUtilization. SGLang shows"},
+		"switched off": {func(o *v1alpha1.Observation) {
+			o.Fields["queueDepth"] = v1alpha1.Reading{State: v1alpha1.Missing, Support: v1alpha1.Disabled}
+		}, "No value of queueDepth. SGLang shows"},
+		"nothing missing": {func(*v1alpha1.Observation) {}, ""},
+		"stale": {func(o *v1alpha1.Observation) {
+			o.Fields["queueDepth"] = v1alpha1.Reading{State: v1alpha1.Stale, Value: 1.0}
+		}, ""},
+		"invalid, which has its reason": {func(o *v1alpha1.Observation) { o.Fields["queueDepth"] = v1alpha1.Reading{State: v1alpha1.Invalid} }, ""},
+		"no source, of which nothing can be hoped": {func(o *v1alpha1.Observation) {
+			o.Fields["queueDepth"] = v1alpha1.Reading{State: v1alpha1.Missing, Support: v1alpha1.Unsupported}
+		}, ""},
+		"a page that was not read, of which the failure tells": {func(o *v1alpha1.Observation) { silent(o); o.ScrapeError = "refused" }, ""},
+		"an exporter":       {func(o *v1alpha1.Observation) { silent(o); o.Engine = "dcgm" }, ""},
+		"an unknown engine": {func(o *v1alpha1.Observation) { silent(o); o.Engine = "unknown" }, ""},
+	} {
+		o := observation("r1", nil)
+		o.Engine = "sglang"
+		for _, f := range telemetry.LoadFields {
+			r := o.Fields[f.String()]
+			r.State = v1alpha1.Fresh
+			o.Fields[f.String()] = r
+		}
+		tc.change(&o)
+		var out bytes.Buffer
+		if err := Observation(&out, at, &o); err != nil {
+			t.Fatal(err)
+		}
+		_, note, _ := strings.Cut(out.String(), "\n\n")
+		if _, note, _ = strings.Cut(note, "\n\n"); tc.want == "" && note != "" || !strings.HasPrefix(note, tc.want) {
+			t.Errorf("%s: the note is %q, want %q", name, note, tc.want)
+		}
+	}
+}
+
 func TestNumbersAreShortAndNeverRoundToZero(t *testing.T) {
 	for v, want := range map[float64]string{
 		0: "0", 3: "3", 0.5: "0.5", 0.123456: "0.1235", 999.99996: "1000", 12345.678: "12346", 0.00001: "1e-05", 2e15: "2000000000000000",
@@ -148,10 +195,15 @@ func TestFailuresSayWhatToDoAboutThem(t *testing.T) {
 		{"not_text", "", "/prometheus/metrics"},
 		{"refused", "triton-tensorrt-llm", "8002"},
 		{"status_503", "vllm", "log of the engine"},
+		{"status_401", "", "Keys are sent only to an engine that is named: --engine, or engine: in the pool."},
+		{"status_403", "unknown", "Keys are sent only to an engine that is named"},
 	} {
 		if got := ScrapeFailure(tc.reason, tc.engine); !strings.Contains(got.Hint, tc.want) {
 			t.Errorf("%s of %q: %q, want %q in it", tc.reason, tc.engine, got.Hint, tc.want)
 		}
+	}
+	if got := ScrapeFailure("status_401", "vllm"); strings.Contains(got.Hint, "Keys are sent") {
+		t.Errorf("of an engine that gets its key: %q", got.Hint)
 	}
 	if got := ScrapeFailure("status_404", "mine"); got.Hint != "" {
 		t.Errorf("of an engine that is not built in: %q, want nothing of others", got.Hint)
@@ -172,8 +224,13 @@ func TestEachBuiltInProfileSaysWhatItNeeds(t *testing.T) {
 		}
 	}
 	for name := range needs {
-		if set.Profile(name) == nil {
-			t.Errorf("needs of %q, which is no profile", name)
+		if p := set.Profile(name); p == nil || p.Exporter() {
+			t.Errorf("needs of %q, which is no engine", name)
+		}
+	}
+	for name := range exporterNeeds {
+		if p := set.Profile(name); p == nil || !p.Exporter() {
+			t.Errorf("needs of %q, which is no exporter", name)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"strings"
 )
 
@@ -12,57 +13,73 @@ type Failure struct {
 
 // needs is what it takes that an engine shows its page, by the profile's name.
 var needs = map[string]string{
-	"vllm":   "vLLM shows its page by default; with --disable-log-stats the page is there without one family of vLLM.",
-	"sglang": "SGLang shows its page with --enable-metrics alone; without the flag /metrics answers 404.",
+	"vllm": "vLLM shows its page by default; with --disable-log-stats the page is there without one family of vLLM. " +
+		"With several API servers, the gauges of load come with the first request.",
+	"sglang": "SGLang shows its page with --enable-metrics alone; without the flag /metrics answers 404. queueDepth, activeRequests and " +
+		"kvCacheUtilization come with the first report of a scheduler: with the first request, or up to 30 s after the start.",
 	"atom": "ATOM shows its page by default in builds of its main branch since 2026-08-14; releases up to v0.1.6-rc0 answer 404 " +
 		"and say nothing of their load.",
 	"trtllm-serve": "trtllm-serve shows its page, /prometheus/metrics, with return_perf_metrics: true in its configuration, and queueDepth, " +
 		"activeRequests and the KV cache with enable_iter_perf_stats: true as well, from the first request on that has ended. Its /metrics is JSON which is drained by reading it.",
 	"triton-tensorrt-llm": "Triton shows its page by default, on port 8002 (--metrics-port); ttft needs --metrics-config " +
 		"histogram_latencies=true. Other backends than tensorrtllm, the llmapi backend included, have no family of load.",
+}
+
+// exporterNeeds is what it takes that an exporter says whose GPUs are whose.
+var exporterNeeds = map[string]string{
 	"dcgm":    "dcgm-exporter names pods with access to the kubelet's pod resources alone; without it, nothing joins.",
 	"amd-gpu": "The device-metrics-exporter must be set to label series with pod and namespace; power is not read on guest VMs.",
 }
 
 // Needs is what an engine or exporter must be started with to be read; empty for
 // one that is not built in.
-func Needs(engine string) string { return needs[engine] }
+func Needs(name string) string { return cmp.Or(needs[name], exporterNeeds[name]) }
 
-// failures are the reasons of scrapes. A hint that depends on the engine is
-// followed by what the engine needs.
+// advice is what follows a hint, as far as it depends on the engine.
+type advice uint8
+
+const (
+	noAdvice advice = iota
+	// engineNeeds is what the engine needs.
+	engineNeeds
+	// whoGetsKeys is for an engine that is not known.
+	whoGetsKeys
+)
+
+// failures are the reasons of scrapes.
 var failures = map[string]struct {
 	Failure
-	engine bool
+	more advice
 }{
 	"refused": {Failure{"nothing listens at the address and port",
 		"Is the engine up, and is this the port that it serves at? One that listens on 127.0.0.1 alone refuses other hosts. " +
-			"Triton's metrics page is on port 8002."}, false},
-	"reset":       {Failure{"the connection was closed before an answer", "Is this the port of the engine, and does it speak HTTP without TLS?"}, false},
-	"unreachable": {Failure{"there was no connection", "Is the address right, and does a network policy let this host through?"}, false},
+			"Triton's metrics page is on port 8002."}, noAdvice},
+	"reset":       {Failure{"the connection was closed before an answer", "Is this the port of the engine, and does it speak HTTP without TLS?"}, noAdvice},
+	"unreachable": {Failure{"there was no connection", "Is the address right, and does a network policy let this host through?"}, noAdvice},
 	"timeout": {Failure{"no whole page within the time limit",
-		"The engine hangs, the page is far too large, or something on the way drops packets. telemetry.timeout is the picker's limit."}, false},
+		"The engine hangs, the page is far too large, or something on the way drops packets. telemetry.timeout is the picker's limit."}, noAdvice},
 	"status_401": {Failure{"the page asks for credentials",
-		"Give the profile auth: {bearerTokenFile: FILE}; the file is read again when it changes."}, false},
+		"Give the profile auth: {bearerTokenFile: FILE}; the file is read again when it changes."}, whoGetsKeys},
 	"status_403": {Failure{"the page refuses who asks",
-		"Give the profile auth: {bearerTokenFile: FILE}, or let this host in."}, false},
-	"status_404": {Failure{"there is no page at the path of the metrics", ""}, true},
-	"redirect":   {Failure{"the answer leads to another host or port", "Ask for the page where it is; other hosts are never followed to."}, false},
-	"too_large":  {Failure{"the page is larger than the limit", "telemetry.maxPage is the picker's limit."}, false},
-	"truncated":  {Failure{"the page ends in the middle of a line", "Something on the way cuts it, or the engine ended while it answered."}, false},
-	"empty":      {Failure{"the page is empty", ""}, true},
-	"not_text":   {Failure{"the page is JSON, HTML or binary", "A metrics page is text. Is the path that of the metrics page?"}, true},
-	"no_text_page": {Failure{"what serves there has no text page at the usual path",
-		"An engine whose JSON is changed by reading is not asked for it."}, true},
+		"Give the profile auth: {bearerTokenFile: FILE}, or let this host in."}, whoGetsKeys},
+	"status_404": {Failure{"there is no page at the path of the metrics", ""}, engineNeeds},
+	"redirect":   {Failure{"the answer leads to another host or port", "Ask for the page where it is; other hosts are never followed to."}, noAdvice},
+	"too_large":  {Failure{"the page is larger than the limit", "telemetry.maxPage is the picker's limit."}, noAdvice},
+	"truncated":  {Failure{"the page ends in the middle of a line", "Something on the way cuts it, or the engine ended while it answered."}, noAdvice},
+	"empty":      {Failure{"the page is empty", ""}, engineNeeds},
+	"not_text":   {Failure{"the page is JSON, HTML or binary", "A metrics page is text. Is the path that of the metrics page?"}, engineNeeds},
+	"no_text_page": {Failure{"it is not told whose engine it is, or it is one without a text page at the usual path",
+		"Name the engine: --engine here, engine: in the pool. One whose JSON is changed by reading is never asked for it."}, engineNeeds},
 	"no_engine_families": {Failure{"a metrics page without one family of an engine that is known",
-		"Either its statistics are switched off, or it is another program's page, or an engine without a profile: docs/engines.md says how to write one."}, true},
+		"Either its statistics are switched off, or it is another program's page, or an engine without a profile: docs/engines.md says how to write one."}, engineNeeds},
 	"several_engines": {Failure{"families of several engines are on the page",
-		"Name the one that serves: --engine here, engine: in the pool. A page that joins several replicas is not one replica's."}, false},
+		"Name the one that serves: --engine here, engine: in the pool. A page that joins several replicas is not one replica's."}, noAdvice},
 	"joined": {Failure{"the page joins several replicas",
-		"It is the page of a router. Ask each of the replicas behind it, which are the members of the pool."}, false},
-	"profile_unknown": {Failure{"the engine that is declared has no profile", "berthctl profiles list shows those that there are; --profiles adds others."}, false},
+		"It is the page of a router. Ask each of the replicas behind it, which are the members of the pool."}, noAdvice},
+	"profile_unknown": {Failure{"the engine that is declared has no profile", "berthctl profiles list shows those that there are; --profiles adds others."}, noAdvice},
 	"tls": {Failure{"no trust in the certificate, or no TLS there",
-		"Give the profile tls: {caFile: FILE, serverName: NAME}; http:// is for servers without TLS."}, false},
-	"malformed": {Failure{"the answer is not what the format promises", "Is this the port of an HTTP server?"}, false},
+		"Give the profile tls: {caFile: FILE, serverName: NAME}; http:// is for servers without TLS."}, noAdvice},
+	"malformed": {Failure{"the answer is not what the format promises", "Is this the port of an HTTP server?"}, noAdvice},
 }
 
 // ScrapeFailure tells what a reason of a scrape means. engine is the profile's
@@ -75,17 +92,18 @@ func ScrapeFailure(reason, engine string) Failure {
 		}
 		return Failure{Meaning: "the page was not read"}
 	}
-	if !f.engine {
-		return f.Failure
-	}
 	var hints []string
 	if f.Hint != "" {
 		hints = append(hints, f.Hint)
 	}
-	if words := needs[engine]; words != "" {
+	unknown := engine == "" || engine == "unknown"
+	switch words := Needs(engine); {
+	case f.more == engineNeeds && words != "":
 		hints = append(hints, words)
-	} else if engine == "" || engine == "unknown" {
+	case f.more == engineNeeds && unknown:
 		hints = append(hints, flags)
+	case f.more == whoGetsKeys && unknown:
+		hints = append(hints, keys)
 	}
 	return Failure{f.Meaning, strings.Join(hints, " ")}
 }
@@ -93,3 +111,6 @@ func ScrapeFailure(reason, engine string) Failure {
 // flags sums needs up for an engine that is not known.
 const flags = "SGLang needs --enable-metrics, trtllm-serve return_perf_metrics: true (its page is /prometheus/metrics), vLLM must not have " +
 	"--disable-log-stats, and Triton's page is on port 8002."
+
+// keys says who gets keys.
+const keys = "Keys are sent only to an engine that is named: --engine, or engine: in the pool."

@@ -377,3 +377,47 @@ func TestAPageOfMoreSeriesThanAReplicaHasIsRefused(t *testing.T) {
 		t.Errorf("%v, %v, want %v", s, err, ErrTooLarge)
 	}
 }
+
+// The parser is made by its constructor: its zero value refuses names with colons,
+// or panics.
+func TestM11_NamesWithColonsAreParsed(t *testing.T) {
+	s := readPageOf(t, "vllm", "# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{engine=\"0\",model_name=\"a:b\"} 3\n", Input{At: noon})
+	wantValue(t, s, telemetry.QueueDepth, 3)
+}
+
+// An engine that answers in OpenMetrics, asked for or not, says the same: with
+// exemplars, units, times in seconds, creation times and an end.
+func TestM19_OpenMetricsSaysTheSameAsText(t *testing.T) {
+	const text = `# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0"} 4
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0"} 1000
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1"} %d
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf"} %d
+vllm:time_to_first_token_seconds_count{engine="0"} %d
+vllm:time_to_first_token_seconds_sum{engine="0"} %v
+`
+	const open = `# TYPE vllm:num_requests_waiting gauge
+# UNIT vllm:num_requests_waiting requests
+vllm:num_requests_waiting{engine="0"} 4.0 1788264030.5
+# TYPE vllm:generation_tokens counter
+vllm:generation_tokens_total{engine="0"} 1000.0
+vllm:generation_tokens_created{engine="0"} 1.78e9
+# TYPE vllm:time_to_first_token_seconds histogram
+# UNIT vllm:time_to_first_token_seconds seconds
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1"} %d # {trace_id="a}b \" # {"} 0.05 1788264030.123
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf"} %d # {} 0.5
+vllm:time_to_first_token_seconds_count{engine="0"} %d
+vllm:time_to_first_token_seconds_sum{engine="0"} %v
+# EOF
+`
+	for name, page := range map[string]string{"text": text, "OpenMetrics": open} {
+		s := grownPages(t, "vllm", fmt.Sprintf(page, 1, 2, 2, 0.5), fmt.Sprintf(page, 3, 6, 6, 2.5))
+		wantValue(t, s, telemetry.QueueDepth, 4)
+		wantValue(t, s, telemetry.GenerationThroughput, 0)
+		if d := s.Readings[telemetry.TTFT].Detail.Distribution; d == nil || d.Count != 4 || d.Mean != 0.5 {
+			t.Errorf("%s: %+v, %s", name, d, reasonsOf(s, telemetry.TTFT))
+		}
+	}
+}

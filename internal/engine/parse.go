@@ -658,7 +658,12 @@ func (p *Profile) describe(s *source) string {
 		words += ", per second over " + s.window.String()
 	}
 	for i := range s.over {
-		words += map[bool]string{true: ", divided by ", false: " + "}[i == 0] + p.described(&s.over[i])
+		if i == 0 {
+			words += ", divided by "
+		} else {
+			words += " + "
+		}
+		words += p.described(&s.over[i])
 	}
 	if s.scale != 1 {
 		words += fmt.Sprintf(", times %v", s.scale)

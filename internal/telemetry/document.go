@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -29,7 +30,8 @@ func (s *Snapshot) Observation(replica v1alpha1.Replica, now Instant) v1alpha1.O
 }
 
 // Document renders every field of the catalogue as of now. A nil snapshot
-// renders a replica of which nothing is known.
+// renders a replica of which nothing is known. Besides what the readings have to
+// say, reasons tell of one that has expired and of one that was never read.
 func (s *Snapshot) Document(now Instant) map[string]v1alpha1.Reading {
 	if s == nil {
 		s = &Snapshot{}
@@ -60,6 +62,13 @@ func (r *Reading) document(f Field, now Instant) v1alpha1.Reading {
 			doc.Source = &v1alpha1.Source{Path: d.Source.Path, Metric: d.Source.Metric, Rule: d.Source.Rule}
 		}
 		doc.Reasons = append(doc.Reasons, d.Reasons...)
+	}
+	switch {
+	case d == nil && r.Recorded == Missing:
+		doc.Reasons = append(doc.Reasons, "not read")
+	case r.Recorded == Fresh && state == Stale:
+		ago := now.Sub(r.ExpiresAt).Round(100 * time.Millisecond)
+		doc.Reasons = append(doc.Reasons, fmt.Sprintf("expired %v ago", ago))
 	}
 	if state == Fresh || state == Stale {
 		doc.Value = r.documentValue(f)

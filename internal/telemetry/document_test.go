@@ -22,7 +22,7 @@ func TestADocumentOfNothingListsEveryFieldAsMissing(t *testing.T) {
 				if want.unit != "" {
 					unit = `"unit":"` + want.unit + `",`
 				}
-				expect := `{` + nothing + unit + `"quality":0,"reasons":[]}`
+				expect := `{` + nothing + unit + `"quality":0,"reasons":["not read"]}`
 				if got := marshal(t, doc[field]); got != expect {
 					t.Errorf("%s:\ngot  %s\nwant %s", field, got, expect)
 				}
@@ -65,6 +65,33 @@ func TestADocumentHasAValueOnlyWhenFreshOrStale(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestADocumentSaysWhyAReadingIsNotFresh(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		reading Reading
+		now     Instant
+		want    string
+	}{
+		{"before it expires", Reading{Recorded: Fresh, ExpiresAt: expires}, expires - 1, `[]`},
+		{"at the moment", Reading{Recorded: Fresh, ExpiresAt: expires}, expires, `["expired 0s ago"]`},
+		{"rounded to tenths of a second", Reading{Recorded: Fresh, ExpiresAt: expires}, expires.Add(3249 * time.Millisecond), `["expired 3.2s ago"]`},
+		{"after what the engine had to say", Reading{Recorded: Fresh, ExpiresAt: expires, Detail: &Detail{Reasons: []string{"a half"}}},
+			expires.Add(time.Minute), `["a half","expired 1m0s ago"]`},
+		{"one that never expires", Reading{Recorded: Fresh}, expires, `[]`},
+		{"stale by other evidence", Reading{Recorded: Stale, ExpiresAt: expires, Detail: &Detail{Reasons: []string{"frozen"}}},
+			expires.Add(time.Minute), `["frozen"]`},
+		{"invalid", Reading{Recorded: Invalid, ExpiresAt: expires, Detail: &Detail{Reasons: []string{"NaN"}}}, expires.Add(time.Minute), `["NaN"]`},
+		{"never read", Reading{}, expires, `["not read"]`},
+		{"missing for a reason", Reading{Detail: &Detail{Reasons: []string{"no recent data"}}}, expires, `["no recent data"]`},
+	} {
+		var s Snapshot
+		s.Readings[QueueDepth] = tc.reading
+		if got := marshal(t, s.Document(tc.now)["queueDepth"].Reasons); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+		}
 	}
 }
 
