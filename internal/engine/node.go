@@ -193,13 +193,13 @@ func (n node) boolean() bool {
 	return v
 }
 
-func (n node) duration(absent, least, most time.Duration) time.Duration {
+func (n node) duration(absent, least time.Duration) time.Duration {
 	if !n.has() {
 		return absent
 	}
 	d, err := time.ParseDuration(n.text())
-	if err != nil || d < least || d > most {
-		n.fail("%s, want a duration from %v to %v", n.shown(), least, most)
+	if err != nil || d < least || d > longest {
+		n.fail("%s, want a duration from %v to %v", n.shown(), least, longest)
 	}
 	return d
 }

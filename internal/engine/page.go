@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"unsafe"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 
@@ -476,7 +477,7 @@ func parseSeries(text []byte, buf *[]byte) (l labels.Labels, fault string) {
 	}
 	b := labels.NewScratchBuilder(l.Len())
 	l.Range(func(label labels.Label) {
-		if label.Name != labels.MetricName {
+		if label.Name != model.MetricNameLabel {
 			b.Add(label.Name, label.Value)
 		}
 	})

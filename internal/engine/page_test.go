@@ -188,7 +188,7 @@ func compareWithCommon(t failing, p *Profile, page []byte, byName map[string]*dt
 	}
 	got, fault, err := scanned(p, page)
 	if err != nil {
-		if err == ErrTruncated || err == ErrNotText {
+		if errors.Is(err, ErrTruncated) || errors.Is(err, ErrNotText) {
 			t.Errorf("%s: %v, and prometheus/common reads it", p.Name(), err)
 		}
 		return false

@@ -17,12 +17,10 @@ import (
 
 // Limits of what a profile may ask for.
 const (
+	longest        = time.Hour
 	shortestTTL    = 100 * time.Millisecond
-	longestTTL     = time.Hour
-	slowestPage    = time.Hour
 	fastestPage    = time.Second
 	shortestWindow = time.Second
-	longestWindow  = time.Hour
 	maxProfile     = 1 << 20
 	defaultStill   = 10 * time.Second
 )
@@ -44,7 +42,7 @@ func Parse(file string, text []byte) (*Profile, error) {
 	p := &Profile{
 		name:     parseName(m["name"].require(root, "name")),
 		exporter: m["role"].one("engine", "engine", "exporter") == "exporter",
-		still:    m["stillAfter"].duration(defaultStill, time.Second, time.Hour),
+		still:    m["stillAfter"].duration(defaultStill, time.Second),
 		text:     slices.Clone(text),
 		names:    map[string]naming{},
 	}
@@ -230,8 +228,8 @@ func (p *Profile) parsePages(list node) {
 			Accept: parseWords(m["accept"]),
 			Scheme: m["scheme"].one("", "http", "https"),
 			Port:   uint16(m["port"].integer(0, 1, 65535)),
-			Every:  m["every"].duration(0, fastestPage, slowestPage),
-			TTL:    m["ttl"].duration(shortestTTL, shortestTTL, longestTTL),
+			Every:  m["every"].duration(0, fastestPage),
+			TTL:    m["ttl"].duration(shortestTTL, shortestTTL),
 		}
 		if slices.Contains(p.never, page.Path) {
 			n.fail("path %s is one that must never be asked", page.Path)
@@ -344,7 +342,7 @@ func (p *Profile) parseField(n pair) {
 	if m["absent"].one("unknown", "unknown", "unsupported") == "unsupported" {
 		r.absent = telemetry.Unsupported
 	}
-	p.ttl[f] = m["ttl"].duration(p.pages[0].TTL, shortestTTL, longestTTL)
+	p.ttl[f] = m["ttl"].duration(p.pages[0].TTL, shortestTTL)
 	for _, s := range m["sources"].require(n.node, "sources").list() {
 		src := p.parseSource(s, f)
 		if i := slices.IndexFunc(r.sources, func(other source) bool { return other.same(&src) }); i >= 0 {
@@ -393,7 +391,7 @@ func (p *Profile) parseSource(n node, f telemetry.Field) source {
 	s := source{
 		series:  p.parseSeries(n, m, suffix),
 		scale:   m["scale"].number(1, 1e-12, 1e12),
-		window:  m["window"].duration(0, shortestWindow, longestWindow),
+		window:  m["window"].duration(0, shortestWindow),
 		differs: m["differs"].text(),
 		invert:  m["invert"].boolean(),
 		quality: float32(m["quality"].number(1, 0, 1)),
@@ -545,7 +543,7 @@ func (p *Profile) parseClock(n node) {
 	m := n.members("metric", "where", "maxAge", "whileBusy")
 	p.clock = &engineClock{
 		series:    p.parseSeries(n, m, ""),
-		maxAge:    m["maxAge"].require(n, "maxAge").duration(0, time.Second, time.Hour),
+		maxAge:    m["maxAge"].require(n, "maxAge").duration(0, time.Second),
 		whileBusy: m["whileBusy"].boolean(),
 	}
 	p.clock.combine = largest

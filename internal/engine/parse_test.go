@@ -169,7 +169,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"a yes that is a number", "whileBusy: true", "whileBusy: 1", `w.yaml:22: engineTime.whileBusy: "1", want true or false`},
 
 		// Fields.
-		{"no fields", whole[strings.Index(whole, "\nfields:"):], "\n", "w.yaml:1: fields is missing"},
+		{"no fields", "\nfields:" + fieldsOf(whole), "\n", "w.yaml:1: fields is missing"},
 		{"an unknown field", "  queueDepth:", "  queueLength:", "w.yaml:25: fields.queueLength: not a field of the catalogue, which are " + catalogueOf},
 		{"a field of another page", "  queueDepth:", "  health:", "w.yaml:25: fields.health: already read from /health"},
 		{"an unknown key of a field", "    ttl: 4s", "    every: 4s", "w.yaml:27: fields.queueDepth.every: unknown key, allowed are unit, ttl, absent, sources, off"},
@@ -291,3 +291,9 @@ func TestTheFirstFaultIsReported(t *testing.T) {
 }
 
 const catalogueOf = "queueDepth, activeRequests, kvCacheUtilization, sleeping, servedModels, contextLimit, health, ready, maxConcurrency, kvCacheCapacity, kvBlockSize, prefixCacheEnabled, prefixCacheHitRatio, adaptersLoaded, adaptersWaiting, adaptersMax, ttft, itl, tpot, e2e, queueTime, promptThroughput, generationThroughput, preemptionRate, gpuUtilization, memoryPressure, power, energyPerToken, engineVersion, processStart"
+
+// fieldsOf is a profile from its fields on.
+func fieldsOf(text string) string {
+	_, fields, _ := strings.Cut(text, "\nfields:")
+	return fields
+}

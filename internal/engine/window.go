@@ -316,9 +316,8 @@ func (w *window) compare(counters []counter, bounds, buckets []float64) (why str
 // add notes what was counted and returns what the window begins with; ok is
 // false if less than half of the window is known.
 func (w *window) add(now mark, width time.Duration, dropped bool) (base mark, ok bool) {
-	last := append(w.last.buckets[:0], now.buckets...)
-	w.last = now
-	w.last.buckets = last
+	w.last.at, w.last.part, w.last.whole = now.at, now.part, now.whole
+	w.last.buckets = append(w.last.buckets[:0], now.buckets...)
 	if dropped || len(w.marks) > 0 && now.at.Sub(w.marks[len(w.marks)-1].at) > 2*width {
 		w.marks = w.marks[:0]
 	}

@@ -80,7 +80,7 @@ func TestScriptsOfWindows(t *testing.T) {
 	}
 	datadriven.Walk(t, "testdata/windows", func(t *testing.T, path string) {
 		s := windowScript{set: set}
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.run(t, d) })
+		datadriven.RunTest(t, path, s.run)
 	})
 }
 

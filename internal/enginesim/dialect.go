@@ -156,10 +156,8 @@ func text(contentType string, e *exposition) Content {
 	return Content{ContentType: contentType, Body: e.buf.Bytes()}
 }
 
-// empty is an answer of nothing but its status.
-func empty(status int) func(State) Content {
-	return func(State) Content { return Content{Status: status} }
-}
+// empty is an answer of nothing but its status, 200.
+func empty(State) Content { return Content{Status: http.StatusOK} }
 
 // ready is an answer of nothing but a status, which says whether the engine takes requests.
 func ready(no int) func(State) Content {

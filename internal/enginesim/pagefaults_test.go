@@ -90,7 +90,7 @@ func TestSomethingElseInsteadOfThePage(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if got := resp.Header.Get("Content-Type"); err != nil || resp.StatusCode != 200 || got != want.contentType || string(body) != want.body {
+		if got := resp.Header.Get("Content-Type"); err != nil || resp.StatusCode != http.StatusOK || got != want.contentType || string(body) != want.body {
 			t.Errorf("%s: got %d, %q and %q, %v", instead, resp.StatusCode, got, body, err)
 		}
 	}

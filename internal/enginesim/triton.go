@@ -44,7 +44,7 @@ func (Triton) Pages() Pages {
 		"/metrics": {Make: tritonMetrics, Telemetry: true},
 		"/v2": {Make: constant(map[string]any{"name": "triton", "version": tritonVersion,
 			"extensions": []string{"classification", "sequence", "model_repository", "schedule_policy", "statistics", "trace", "logging"}})},
-		"/v2/health/live":  {Make: empty(http.StatusOK)},
+		"/v2/health/live":  {Make: empty},
 		"/v2/health/ready": {Make: ready(http.StatusBadRequest)},
 	}
 	for _, model := range tritonModels() {

@@ -1,7 +1,6 @@
 package enginesim
 
 import (
-	"net/http"
 	"strconv"
 	"time"
 )
@@ -38,8 +37,8 @@ func (TRTLLM) Pages() Pages {
 		"/prometheus/metrics":  metrics,
 		"/prometheus/metrics/": metrics,
 		"/metrics":             {Make: object(trtllmIterations), Drains: true},
-		"/health":              {Make: empty(http.StatusOK)},
-		"/health_generate":     {Make: empty(http.StatusOK), Generates: true},
+		"/health":              {Make: empty},
+		"/health_generate":     {Make: empty, Generates: true},
 		"/version":             {Make: constant(map[string]string{"version": trtllmVersion})},
 		"/v1/models":           {Make: modelList(func(s State, id string) card { return newCard(s, id, "tensorrt_llm") })},
 	}

@@ -2,7 +2,6 @@ package enginesim
 
 import (
 	"math"
-	"net/http"
 	"strconv"
 )
 
@@ -34,8 +33,8 @@ func (VLLM) Pages() Pages {
 	return Pages{
 		"/metrics":  metrics,
 		"/metrics/": metrics,
-		"/health":   {Make: empty(http.StatusOK)},
-		"/ping":     {Make: empty(http.StatusOK)},
+		"/health":   {Make: empty},
+		"/ping":     {Make: empty},
 		"/version":  {Make: constant(map[string]string{"version": vllmVersion})},
 		"/v1/models": {Make: modelList(func(s State, id string) fullCard {
 			return fullCard{card: newCard(s, id, "vllm"), Root: s.Root, MaxModelLen: s.MaxModelLen}

@@ -778,7 +778,6 @@ func (n newer) Pages() enginesim.Pages {
 func replacedEngines(t *testing.T, binary string) {
 	type change struct {
 		before, after replica
-		version       string
 	}
 	var changes []change
 	var replicas []replica

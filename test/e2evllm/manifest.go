@@ -63,7 +63,7 @@ func (s *session) versions() (string, error) {
 	}
 	gateway, err := exec.CommandContext(s.ctx, s.envoyBinary, "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("Envoy's version: %w", err)
+		return "", fmt.Errorf("version of Envoy: %w", err)
 	}
 	return fmt.Sprintf("vLLM %s, %s, Envoy %s", engine.Version, strings.TrimSpace(string(python)), envoyVersion(string(gateway))), nil
 }

@@ -158,7 +158,7 @@ func listenerOf(page string) (string, error) {
 		} `json:"listener_statuses"`
 	}
 	if err := json.Unmarshal([]byte(page), &list); err != nil || len(list.Statuses) != 1 {
-		return "", fmt.Errorf("Envoy's listeners are %q, want one", page)
+		return "", fmt.Errorf("listeners of Envoy: %q, want one", page)
 	}
 	socket := list.Statuses[0].Local.Socket
 	return net.JoinHostPort(socket.Address, strconv.Itoa(socket.Port)), nil
