@@ -55,9 +55,10 @@ func TestM12_AHugePageTakesNoMoreMemoryThanTheLimit(t *testing.T) {
 	bad.serve(huge)
 	for range 3 {
 		f.see("too_large")
-		// The memory that a page is read into doubles as it grows.
-		if got := heap(); got > before+2*limit {
-			t.Errorf("the heap grew by %d bytes, want at most %d", got-before, 2*limit)
+		// The memory that a page is read into is copied as it grows: the next scrape
+		// may hold the old and the new at this moment.
+		if got, most := heap(), before+3*limit; got > most {
+			t.Errorf("the heap grew by %d bytes, want at most %d", got-before, most-before)
 		}
 	}
 	f.refreshed(1)

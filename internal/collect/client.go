@@ -322,7 +322,8 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// discard reads what little is left, so that the connection can be used again.
+// discard reads what little is left of an answer that is not read to its end, so
+// that the connection can be used again.
 func discard(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 	_ = resp.Body.Close()

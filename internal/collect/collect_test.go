@@ -385,11 +385,15 @@ func TestANewVersionMakesTheModelsDue(t *testing.T) {
 	if got := after(6*time.Second, before); !slices.Equal(got, []string{"m"}) {
 		t.Errorf("6 s after the models failed they are %v", got)
 	}
+	// Of an idle engine, slow pages are asked for half as often.
+	if got := after(60*time.Second, before); !slices.Equal(got, []string{"m"}) {
+		t.Errorf("66 s after the models failed they are %v", got)
+	}
 	if got := after(6*time.Second, next); !slices.Equal(got, []string{"m"}) {
 		t.Errorf("before any slow page is due, the models are %v", got)
 	}
-	// 31 s: the version is due, the models would be at 36 s.
-	if got := after(19*time.Second, next); !slices.Equal(got, []string{"other"}) {
+	// 119 s: the version is due, the models would be after 120 s.
+	if got := after(47*time.Second, next); !slices.Equal(got, []string{"other"}) {
 		t.Errorf("with a new version the models are %v, want those of the new process", got)
 	}
 }

@@ -49,6 +49,8 @@ type memory struct {
 	mark    uint32
 	history engine.History
 	traffic traffic
+	// idle: the endpoint is read at the idle cadence.
+	idle bool
 	// slow are the slow pages, in the profile's order; nil before the first
 	// time.
 	slow []slowPage
@@ -161,6 +163,7 @@ func (w *worker) readEndpoint(j job, r *report) {
 	}
 	now := w.opts.Clock()
 	r.interval = w.opts.interval(j.endpoint.Live, s, now)
+	m.idle = r.interval >= w.opts.Idle
 	m.profile.Extend(s, w.opts.lease(r.interval))
 	if w.publish(j, m, s, mark) {
 		if more := w.slowPages(j, m, s); more != s {

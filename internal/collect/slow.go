@@ -27,6 +27,9 @@ const (
 	// largestSlow bounds a slow page, bytes. Decoded JSON takes some forty times its
 	// length.
 	largestSlow = 1 << 20
+	// idleSlower is how many times less often the slow pages of an idle endpoint are
+	// asked for.
+	idleSlower = 2
 	// absentPause is how long a page that is not there is let alone at most, while
 	// the process and its version stay the same.
 	absentPause = 10 * time.Minute
@@ -87,7 +90,11 @@ func (w *worker) slowPage(j job, m *memory, i int, s *telemetry.Snapshot) (next 
 		// Where one hangs, the others would as well, and the next metrics page wait.
 		return unread(s, from, a.reason), retry, a.status != 0 && a.reason != "timeout"
 	}
-	next, err := m.profile.ReadSlow(from, a.status, a.body, at, w.opts.lease(from.Every), s)
+	every := from.Every
+	if m.idle {
+		every *= idleSlower
+	}
+	next, err := m.profile.ReadSlow(from, a.status, a.body, at, w.opts.lease(every), s)
 	switch {
 	case err != nil:
 		debug("malformed", err)
@@ -98,7 +105,7 @@ func (w *worker) slowPage(j job, m *memory, i int, s *telemetry.Snapshot) (next 
 		m.slow[i].absent++
 		return next, pause, true
 	default:
-		return next, from.Every, true
+		return next, every, true
 	}
 }
 

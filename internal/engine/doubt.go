@@ -62,7 +62,7 @@ func (e *evaluation) doubtClock(s *telemetry.Snapshot) {
 	for i := range e.profile.rules {
 		rule := &e.profile.rules[i]
 		r := &s.Readings[rule.field]
-		if r.Recorded != telemetry.Fresh || rule.counts && !e.counting || rule.field == telemetry.ProcessStart {
+		if r.Recorded != telemetry.Fresh || rule.seldom && !e.counting || rule.field == telemetry.ProcessStart {
 			continue
 		}
 		own := *r.Detail

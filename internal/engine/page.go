@@ -221,7 +221,7 @@ func (r *reader) named(subject []byte) (n naming, ok bool) {
 }
 
 // scan parses the lines of the families that the profile names into samples.
-// Without counting, families that only windows read are left out.
+// Without counting, families that are read seldom are left out.
 func (p *Profile) scan(page []byte, sc *scratch, counting bool) error {
 	if notText(page) {
 		return ErrNotText
@@ -259,7 +259,7 @@ func (p *Profile) scan(page []byte, sc *scratch, counting bool) error {
 			f.declared = true
 			f.counter = f.counter || isCounter(line)
 		case n.comment:
-		case counting || !p.families[n.family].counts:
+		case counting || !p.families[n.family].seldom:
 			sc.keep(n.family, f, line)
 			if len(sc.samples) > maxSamples {
 				return fmt.Errorf("%w: more than %d series", ErrTooLarge, maxSamples)

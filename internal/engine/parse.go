@@ -23,6 +23,8 @@ const (
 	shortestWindow = time.Second
 	maxProfile     = 1 << 20
 	defaultStill   = 10 * time.Second
+	// longLife is that of readings which need not be read anew at every scrape.
+	longLife = 10 * time.Second
 )
 
 // Parse reads a profile. file is its name in errors, which tell the line, the
@@ -348,7 +350,7 @@ func (p *Profile) parseField(n pair) {
 		if i := slices.IndexFunc(r.sources, func(other source) bool { return other.same(&src) }); i >= 0 {
 			s.fail("chooses the same series as sources[%d], which comes first", i)
 		}
-		r.counts = r.counts || src.window > 0
+		r.seldom = r.seldom || src.window > 0 || p.ttl[f] >= longLife && f != telemetry.ProcessStart && !slices.Contains(telemetry.LoadFields[:], f)
 		r.sources = append(r.sources, src)
 	}
 	if len(r.sources) == 0 {
@@ -575,31 +577,30 @@ func (p *Profile) addName(name string, n naming) {
 // judgeFamilies finds out how each family is used.
 func (p *Profile) judgeFamilies() {
 	for i := range p.families {
-		p.families[i].counts, p.families[i].choosing = true, true
+		p.families[i].seldom, p.families[i].choosing = true, true
 	}
-	use := func(s *series, window bool) {
+	use := func(s *series, seldom bool) {
 		f := &p.families[s.family]
-		f.counts = f.counts && window
+		f.seldom = f.seldom && seldom
 		f.choosing = f.choosing && slices.ContainsFunc(s.where, func(w labelPair) bool { return w.name == p.labels.model })
 	}
 	for i := range p.rules {
 		r := &p.rules[i]
 		for j := range r.sources {
 			s := &r.sources[j]
-			use(&s.series, s.window > 0)
+			use(&s.series, r.seldom)
 			for _, part := range slices.Concat(s.parts()[1:], pointers(s.plus)) {
-				use(part, s.window > 0)
+				use(part, r.seldom)
 			}
 			if s.weight != nil {
-				use(s.weight, false)
+				use(s.weight, r.seldom)
 			}
 			if r.field == telemetry.ProcessStart {
 				p.families[s.family].still = true
 			}
 		}
 		for j := range r.off {
-			// What only a window or this asks for is asked when the window is.
-			use(&r.off[j].series, r.counts)
+			use(&r.off[j].series, r.seldom)
 		}
 	}
 	if p.valid != nil {

@@ -43,8 +43,9 @@ type Profile struct {
 // family is one metric family that the rules read.
 type family struct {
 	name string
-	// counts: only windows read it. A page may be read without it.
-	counts bool
+	// seldom: only rules that are applied seldom read it. A page may be read
+	// without it.
+	seldom bool
 	// still: it moves by itself, and does not show that the engine works.
 	still bool
 	// choosing: each of its sources names the model itself.
@@ -163,8 +164,9 @@ type rule struct {
 	absent  telemetry.Support
 	sources []source
 	off     []condition
-	// counts: a source is a window.
-	counts bool
+	// seldom: it is applied once in readSeldom, since a source is a window, or the
+	// reading lives long.
+	seldom bool
 }
 
 // series chooses some series of one family, and says how they become one value.

@@ -39,7 +39,7 @@ type Input struct {
 // The error is or wraps one of the package; the page as a whole says nothing
 // then, and History is as it was. page is not kept.
 func (p *Profile) Read(page []byte, in Input) (*telemetry.Snapshot, error) {
-	counting := in.History.counts(in.At)
+	counting := in.History.counts(&in)
 	sc := p.scratch.Get().(*scratch)
 	defer p.scratch.Put(sc)
 	defer sc.release()
@@ -76,7 +76,7 @@ func (e *evaluation) readAll(readings *[telemetry.NumFields]telemetry.Reading) {
 		switch {
 		case invalid != nil && r.field != telemetry.ProcessStart:
 			readings[r.field] = telemetry.Reading{Detail: invalid}
-		case r.counts && !e.counting:
+		case r.seldom && !e.counting:
 			// Read too short a while ago to say anything new.
 			if prev := e.in.Previous; prev != nil && prev.Profile == p.digest {
 				readings[r.field] = prev.Readings[r.field]
@@ -85,6 +85,11 @@ func (e *evaluation) readAll(readings *[telemetry.NumFields]telemetry.Reading) {
 			readings[r.field] = e.read(r)
 		}
 	}
+}
+
+// windowed reports that a source of the rule is a window.
+func (r *rule) windowed() bool {
+	return slices.ContainsFunc(r.sources, func(s source) bool { return s.window > 0 })
 }
 
 // notYet says why the page says nothing yet, by its own word; nil if it does.
@@ -115,7 +120,7 @@ func (e *evaluation) judgeProcess(s *telemetry.Snapshot) {
 		s.Incarnation++
 		e.in.History.restart(e.in.At)
 		for i := range e.profile.rules {
-			if r := &e.profile.rules[i]; r.counts && s.Readings[r.field].Recorded != telemetry.Invalid {
+			if r := &e.profile.rules[i]; r.seldom && r.windowed() && s.Readings[r.field].Recorded != telemetry.Invalid {
 				s.Readings[r.field] = telemetry.Reading{Support: s.Readings[r.field].Support, Detail: reasons("the engine's process was started anew: a window needs two pages")}
 			}
 		}
@@ -149,7 +154,7 @@ type evaluation struct {
 	profile *Profile
 	*scratch
 	in Input
-	// counting: windows are read too.
+	// counting: what is read seldom is read too, windows above all.
 	counting bool
 	// filter: the page shows several models, and only those of in.Models
 	// count; ambiguous: it does, and it is not known which count.

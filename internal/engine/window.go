@@ -32,13 +32,24 @@ type History struct {
 }
 
 // countEvery is the shortest time between two readings of the windows. A hot
-// endpoint is read several times in it, for its gauges.
-const countEvery = time.Second
+// endpoint is read several times in it, for its gauges. One where nothing happens
+// has nothing to count.
+const (
+	countEvery      = time.Second
+	countQuietEvery = 8 * time.Second
+)
 
 // counts reports that the windows are due. A page alone is read in full, to say
 // what a window would need.
-func (h *History) counts(at telemetry.Instant) bool {
-	return h == nil || h.counted == 0 || at.Sub(h.counted) >= countEvery || at < h.counted
+func (h *History) counts(in *Input) bool {
+	if h == nil || h.counted == 0 || in.At < h.counted {
+		return true
+	}
+	quiet := h.stale == "" && in.Traffic.BusySince == 0 && in.Previous != nil && !busyReadings(in.Previous) && h.movedAt < h.counted
+	if quiet {
+		return in.At.Sub(h.counted) >= countQuietEvery
+	}
+	return in.At.Sub(h.counted) >= countEvery
 }
 
 // holdTo makes h that of a profile.

@@ -181,7 +181,8 @@ func playEngines(_ context.Context, args []string) error {
 		})
 	}
 	serve("/metrics", "text/plain; version=0.0.4", page)
-	serve("/v1/models", "application/json", []byte(`{"object":"list","data":[{"id":"`+model+`","object":"model","max_model_len":8192}]}`))
+	serve("/v1/models", "application/json", []byte(`{"object":"list","data":[{"id":"`+model+`","object":"model","owned_by":"vllm","max_model_len":8192}]}`))
+	serve("/health", "text/plain", nil)
 	serve("/version", "application/json", []byte(`{"version":"0.11.0"}`))
 	addresses := make([]string, n)
 	for i := range addresses {
