@@ -120,12 +120,24 @@ func (e *evaluation) judgeProcess(s *telemetry.Snapshot) {
 		s.Incarnation++
 		e.in.History.restart(e.in.At)
 		for i := range e.profile.rules {
-			if r := &e.profile.rules[i]; r.seldom && r.windowed() && s.Readings[r.field].Recorded != telemetry.Invalid {
-				s.Readings[r.field] = telemetry.Reading{Support: s.Readings[r.field].Support, Detail: reasons("the engine's process was started anew: a window needs two pages")}
+			r := &e.profile.rules[i]
+			now := &s.Readings[r.field]
+			switch {
+			case r.windowed() && now.Recorded != telemetry.Invalid:
+				*now = telemetry.Reading{Support: now.Support, Detail: anewWindow}
+			case r.seldom && !e.counting:
+				// What was carried over is of the old process.
+				*now = telemetry.Reading{Detail: anewUnread}
 			}
 		}
 	}
 }
+
+// What a reading says after a restart that it has not outlived.
+var (
+	anewWindow = reasons("the engine's process was started anew: a window needs two pages")
+	anewUnread = reasons("the engine's process was started anew: not read yet")
+)
 
 // Restarted reports that two snapshots of one endpoint are of different engine
 // processes: by the process start time that both state, or because a counter

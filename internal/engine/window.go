@@ -66,6 +66,7 @@ func (h *History) restart(at telemetry.Instant) {
 	if h == nil {
 		return
 	}
+	h.counted = 0
 	for i := range h.windows {
 		w := &h.windows[i]
 		if w.last.at != at {

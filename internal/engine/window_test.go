@@ -377,8 +377,8 @@ func TestARestartDropsWhatWasCounted(t *testing.T) {
 
 	// A hot scrape that sees the new process carries nothing of the old over.
 	r.check(r.read(90*time.Second+200*time.Millisecond, page(1700000090, 5, 3)), anew, "queueDepth fresh 3 requests")
-	r.check(r.read(90*time.Second+400*time.Millisecond, page(1700000090, 6, 3)), anew, "queueDepth fresh 3 requests")
-	r.check(r.read(91*time.Second, page(1700000090, 6, 3)), `promptThroughput missing supported "first page: a window needs two"`)
+	// The next one is read in full, and the window begins with it.
+	r.check(r.read(91*time.Second, page(1700000090, 6, 3)), `promptThroughput missing supported "first page: a window needs two"`, "queueDepth fresh 3 requests")
 	r.check(r.read(121*time.Second, page(1700000090, 36, 3)), "promptThroughput fresh 1 tokens/s")
 }
 
@@ -458,4 +458,26 @@ func TestASumMustFitTheBuckets(t *testing.T) {
 			t.Errorf("%s: %s (%s), want %s", c.name, r.Recorded, reasonsOf(s, telemetry.TTFT), c.want)
 		}
 	}
+}
+
+// What is read seldom is not carried over into another process, and is read at the
+// next page.
+func TestARestartBetweenFullPagesLeavesNothingOfTheOldProcess(t *testing.T) {
+	page := func(start, blocks int) string {
+		return fmt.Sprintf("vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nprocess_start_time_seconds %d\n"+
+			"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"%d\"} 1\nvllm:generation_tokens_total 5\n", start, blocks)
+	}
+	history := new(History)
+	read := func(after time.Duration, page string, prev *telemetry.Snapshot) *telemetry.Snapshot {
+		return readPageOf(t, "vllm", page, Input{At: noon.Add(after), History: history, Previous: prev})
+	}
+	s := read(0, page(1000, 100), nil)
+	wantValue(t, s, telemetry.KVCacheCapacity, 1600)
+	s = read(200*time.Millisecond, page(2000, 50), s)
+	if s.Incarnation != 2 {
+		t.Errorf("incarnation %d, want 2", s.Incarnation)
+	}
+	wantNoValue(t, s, telemetry.KVCacheCapacity, telemetry.SupportUnknown, "started anew")
+	s = read(400*time.Millisecond, page(2000, 50), s)
+	wantValue(t, s, telemetry.KVCacheCapacity, 800)
 }
