@@ -29,8 +29,8 @@ type client struct {
 	dial  dialer
 
 	// http follows the authorities and token the token, while the files change.
-	http  atomic.Pointer[http.Client]
-	token atomic.Pointer[string]
+	transport atomic.Pointer[http.Transport]
+	token     atomic.Pointer[string]
 
 	// looking is held by whoever reads the files. A file system that hangs keeps
 	// one worker, not all of them.
@@ -65,14 +65,11 @@ func newClient(a engine.Access, dial dialer, clock telemetry.Clock, log *zap.Log
 // trust makes connections that are opened from now on verify by these
 // authorities; nil stands for the system's.
 func (c *client) trust(authorities *x509.CertPool) {
-	before := c.http.Swap(&http.Client{
-		Transport: c.dial.transport(&tls.Config{
-			MinVersion: tls.VersionTLS12,
-			RootCAs:    authorities,
-			ServerName: c.ServerName,
-		}),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	})
+	before := c.transport.Swap(c.dial.transport(&tls.Config{
+		MinVersion: tls.VersionTLS12,
+		RootCAs:    authorities,
+		ServerName: c.ServerName,
+	}))
 	if before != nil {
 		before.CloseIdleConnections()
 	}

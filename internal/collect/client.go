@@ -58,7 +58,7 @@ func (c *clients) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, own := range c.byAccess {
-		own.http.Load().CloseIdleConnections()
+		own.transport.Load().CloseIdleConnections()
 	}
 }
 
@@ -82,8 +82,10 @@ func (d dialer) transport(c *tls.Config) *http.Transport {
 		MaxIdleConnsPerHost:    1,
 		IdleConnTimeout:        idleConnection,
 		TLSHandshakeTimeout:    d.timeout,
-		ResponseHeaderTimeout:  d.timeout,
 		MaxResponseHeaderBytes: 64 << 10,
+		// Pages come in tens of kilobytes.
+		ReadBufferSize:  16 << 10,
+		WriteBufferSize: 1 << 10,
 	}
 }
 
@@ -203,16 +205,15 @@ func pathOf(page string) string {
 
 // url puts the question together member by member: a path is declared by people
 // and must not be able to name another host.
-func (q question) url() (string, error) {
+func (q question) url() (*url.URL, error) {
 	if !strings.HasPrefix(q.path, "/") {
-		return "", fmt.Errorf("path %q, want one that begins with a slash", q.path)
+		return nil, fmt.Errorf("path %q, want one that begins with a slash", q.path)
 	}
 	path, err := url.ParseRequestURI(q.path)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	u := url.URL{Scheme: q.scheme, Host: q.host, Path: path.Path, RawPath: path.RawPath, RawQuery: path.RawQuery}
-	return u.String(), nil
+	return &url.URL{Scheme: q.scheme, Host: q.host, Path: path.Path, RawPath: path.RawPath, RawQuery: path.RawQuery}, nil
 }
 
 // answer is what came back. The body is in memory that the next question of
@@ -265,22 +266,32 @@ func (c *clients) get(ctx context.Context, q question, timeout time.Duration, li
 	}
 }
 
+// What every question says. Nothing changes these.
+var (
+	identity = []string{"identity"}
+	product  = []string{"berth-epp"}
+)
+
 func (c *client) ask(ctx context.Context, q question) (*http.Response, error) {
 	to, err := q.url()
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, nil)
-	if err != nil {
-		return nil, err
-	}
+	req := (&http.Request{
+		Method:     http.MethodGet,
+		URL:        to,
+		Host:       q.host,
+		Proto:      "HTTP/1.1",
+		ProtoMajor: 1,
+		ProtoMinor: 1,
+		Header:     http.Header{"Accept-Encoding": identity, "User-Agent": product},
+	}).WithContext(ctx)
 	if q.accept != "" {
 		req.Header.Set("Accept", q.accept)
 	}
-	req.Header.Set("Accept-Encoding", "identity")
-	req.Header.Set("User-Agent", "berth-epp")
 	c.authorize(req)
-	return c.http.Load().Do(req)
+	// A redirection is followed above, if at all.
+	return c.transport.Load().RoundTrip(req)
 }
 
 // sameOrigin is where a redirection leads, if to the same scheme, host and port,
