@@ -132,7 +132,7 @@ func (w *worker) owners(j job, m *memory, at place) ([]string, answer) {
 	if i := slices.IndexFunc(m.guards, func(g guard) bool { return g.host == at.host }); i >= 0 {
 		return m.guards[i].owners, answer{}
 	}
-	a := w.get(j, question{scheme: at.scheme, host: at.host, path: modelsPage, never: w.barred})
+	a := w.get(j, question{scheme: at.scheme, host: at.host, path: modelsPage, never: w.barred, slow: true})
 	owners, whole := engine.Owners(a.body)
 	switch {
 	case a.status == http.StatusNotFound:
@@ -165,7 +165,7 @@ func (w *worker) knock(j job) answer {
 	if at.host != serving {
 		at.scheme = "http"
 	}
-	return w.get(j, question{scheme: at.scheme, host: serving, path: modelsPage, status: true})
+	return w.get(j, question{scheme: at.scheme, host: serving, path: modelsPage, status: true, slow: true})
 }
 
 // telling ranks what answers say of an engine that was not recognised.

@@ -57,6 +57,8 @@ func (w *worker) readExporter(j job, r *report) {
 // while others put something in.
 type table struct {
 	exporters []*exporter
+	// fields are those that one of them is read for.
+	fields []telemetry.Field
 	// mu orders changes of byPod, which has for each pod the exporters that know
 	// it, in their order.
 	mu    sync.Mutex
@@ -67,7 +69,10 @@ func newTable(list []Exporter) *table {
 	t := &table{}
 	for i, e := range list {
 		t.exporters = append(t.exporters, &exporter{Exporter: e, index: i, histories: map[engine.Pod]*engine.History{}})
+		t.fields = append(t.fields, e.Profile.Reads()...)
 	}
+	slices.Sort(t.fields)
+	t.fields = slices.Compact(t.fields)
 	return t
 }
 
@@ -143,19 +148,17 @@ func (t *table) join(s *telemetry.Snapshot, pod string, shared bool) *telemetry.
 // explain says of the fields that exporters give why none of them does.
 func (t *table) explain(s *telemetry.Snapshot, pod string) {
 	words := "no exporter's page has the pod " + pod
-	for _, x := range t.exporters {
-		for _, f := range x.Profile.Reads() {
-			r := &s.Readings[f]
-			if r.Recorded != telemetry.Missing || r.Support == telemetry.Supported || r.Detail != nil && slices.Contains(r.Detail.Reasons, words) {
-				continue
-			}
-			var own telemetry.Detail
-			if r.Detail != nil {
-				own = *r.Detail
-			}
-			own.Reasons = append(slices.Clone(own.Reasons), words)
-			r.Detail = &own
+	for _, f := range t.fields {
+		r := &s.Readings[f]
+		if r.Recorded != telemetry.Missing || r.Support == telemetry.Supported || r.Detail != nil && slices.Contains(r.Detail.Reasons, words) {
+			continue
 		}
+		var own telemetry.Detail
+		if r.Detail != nil {
+			own = *r.Detail
+		}
+		own.Reasons = append(slices.Clone(own.Reasons), words)
+		r.Detail = &own
 	}
 }
 

@@ -355,7 +355,7 @@ func (w *worker) whole(j job, at place, p *engine.Profile) (page, bool, answer) 
 
 // limit is how large a page may be.
 func (w *worker) limit(q question) int64 {
-	if q.slow || q.path == modelsPage {
+	if q.slow {
 		return min(largestSlow, w.opts.MaxPage)
 	}
 	return w.opts.MaxPage
