@@ -112,6 +112,18 @@ func TestS4_ATOMWithoutASnapshotIsUnknownAndNotIdle(t *testing.T) {
 	}
 }
 
+// What is read seldom would otherwise say for seconds that no rank has reported.
+func TestTheFirstPageAfterATOMsSnapshotIsReadInFull(t *testing.T) {
+	history := new(History)
+	before := readPageOf(t, "atom", fmt.Sprintf(idleATOM, 0), Input{At: noon, History: history})
+	wantNoValue(t, before, telemetry.KVCacheCapacity, telemetry.SupportUnknown, "no rank has reported yet")
+	at := noon.Add(200 * time.Millisecond)
+	s := readPageOf(t, "atom", fmt.Sprintf(idleATOM, 1), Input{At: at, History: history, Previous: before})
+	if got := s.Readings[telemetry.KVCacheCapacity].Support; got != telemetry.Unsupported {
+		t.Errorf("kvCacheCapacity is %v (%s), want unsupported", got, reasonsOf(s, telemetry.KVCacheCapacity))
+	}
+}
+
 func TestS5_ATOMIsJudgedByTheTimeOnItsPage(t *testing.T) {
 	const page = "atom:metrics_snapshot_available 1\natom:requests_waiting 3\natom:metrics_last_refresh_timestamp_seconds %d\n"
 	for name, c := range map[string]struct {

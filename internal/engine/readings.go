@@ -51,10 +51,13 @@ func (p *Profile) Read(page []byte, in Input) (*telemetry.Snapshot, error) {
 	in.History.holdTo(p)
 	e := evaluation{profile: p, scratch: sc, in: in, counting: counting, pod: anyPod}
 	e.chooseModels()
-	e.readAll(&s.Readings)
+	said := e.readAll(&s.Readings)
 	e.judgeProcess(&s)
 	if counting {
 		in.History.note(in.At, sc)
+	}
+	if !said {
+		in.History.dueAgain()
 	}
 	e.doubt(&s)
 	if prev := in.Previous; prev != nil && prev.Profile == p.digest && !Restarted(prev, &s) {
@@ -67,8 +70,9 @@ func (p *Profile) Read(page []byte, in Input) (*telemetry.Snapshot, error) {
 	return &s, nil
 }
 
-// readAll reads every field of the profile.
-func (e *evaluation) readAll(readings *[telemetry.NumFields]telemetry.Reading) {
+// readAll reads every field of the profile. It returns false where the page says
+// nothing yet, by its own word.
+func (e *evaluation) readAll(readings *[telemetry.NumFields]telemetry.Reading) (said bool) {
 	p := e.profile
 	invalid := e.notYet()
 	for i := range p.rules {
@@ -85,6 +89,7 @@ func (e *evaluation) readAll(readings *[telemetry.NumFields]telemetry.Reading) {
 			readings[r.field] = e.read(r)
 		}
 	}
+	return invalid == nil
 }
 
 // windowed reports that a source of the rule is a window.

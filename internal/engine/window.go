@@ -52,6 +52,14 @@ func (h *History) counts(in *Input) bool {
 	return in.At.Sub(h.counted) >= countEvery
 }
 
+// dueAgain has the next page read in full: what was read of this one is nothing
+// that later pages could be spared.
+func (h *History) dueAgain() {
+	if h != nil {
+		h.counted = 0
+	}
+}
+
 // holdTo makes h that of a profile.
 func (h *History) holdTo(p *Profile) {
 	if h == nil || h.profile == p {
