@@ -7,6 +7,11 @@ import (
 
 	"sigs.k8s.io/gateway-api-inference-extension/pkg/epp/framework/interface/plugin"
 
+	"github.com/berth-dev/berth/filters/contextfit"
+	"github.com/berth-dev/berth/filters/eligibility"
+	"github.com/berth-dev/berth/filters/health"
+	"github.com/berth-dev/berth/filters/servedmodel"
+	"github.com/berth-dev/berth/filters/subset"
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/policy"
 	"github.com/berth-dev/berth/plugins/picker"
@@ -23,8 +28,8 @@ type entry struct {
 	// factory builds the plugin for GIE.
 	factory plugin.FactoryFunc
 	// build makes the plugin from its parameters, to check them and, where it
-	// is a native scorer, to run it. A parameter that it refuses is a
-	// *parameters.Error.
+	// is a native scorer, to run it; it makes nothing of a plugin that would read
+	// a file. A parameter that it refuses is a *parameters.Error.
 	build func(json.RawMessage) (any, error)
 }
 
@@ -37,12 +42,21 @@ type native interface {
 var table = []entry{
 	{activerequests.Type, policy.Scorer, activerequests.Factory, builder(activerequests.New)},
 	{picker.Type, policy.Picker, picker.Factory, builder(picker.New)},
+	{contextfit.Type, policy.Filter, contextfit.Factory(readKeySet), checker(contextfit.Check)},
+	{eligibility.Type, policy.Filter, eligibility.Factory(readKeySet), checker(eligibility.Check)},
+	{health.Type, policy.Filter, health.Factory, builder(health.New)},
 	{kvcacheutilization.Type, policy.Scorer, kvcacheutilization.Factory, builder(kvcacheutilization.New)},
 	{queuedepth.Type, policy.Scorer, queuedepth.Factory, builder(queuedepth.New)},
+	{servedmodel.Type, policy.Filter, servedmodel.Factory(readKeySet), checker(servedmodel.Check)},
+	{subset.Type, policy.Filter, subset.Factory, builder(subset.New)},
 }
 
 func builder[T any](build func(json.RawMessage) (T, error)) func(json.RawMessage) (any, error) {
 	return func(params json.RawMessage) (any, error) { return build(params) }
+}
+
+func checker(check func(json.RawMessage) error) func(json.RawMessage) (any, error) {
+	return func(params json.RawMessage) (any, error) { return nil, check(params) }
 }
 
 func find(pluginType string) (entry, error) {

@@ -15,7 +15,10 @@ import (
 )
 
 func TestTypesAreSortedAndEachIsThereOnce(t *testing.T) {
-	want := []string{"active-requests", "berth-picker", "kv-cache-utilization", "queue-depth"}
+	want := []string{
+		"active-requests", "berth-picker", "context-fit", "eligibility", "health", "kv-cache-utilization", "queue-depth",
+		"served-model", "subset",
+	}
 	if got := Types(); !slices.Equal(got, want) {
 		t.Errorf("types are %v, want %v", got, want)
 	}
@@ -44,8 +47,10 @@ func TestRegisterHandsEachTypeToGIE(t *testing.T) {
 		}
 		_, scores := made.(scheduling.Scorer)
 		_, picks := made.(scheduling.Picker)
-		if scores != (class == policy.Scorer) || picks != (class == policy.Picker) {
-			t.Errorf("%s is a %s, but to GIE scorer is %v and picker is %v", kind, class, scores, picks)
+		// The picker filters too: see there.
+		_, filters := made.(scheduling.Filter)
+		if scores != (class == policy.Scorer) || picks != (class == policy.Picker) || filters != (class == policy.Filter || picks) {
+			t.Errorf("%s is a %s, but to GIE scorer is %v, picker is %v and filter is %v", kind, class, scores, picks, filters)
 		}
 	}
 }
@@ -67,6 +72,10 @@ func TestCatalogRefusesWhatCannotBeBuilt(t *testing.T) {
 			policy.ParameterError{Key: "floor", Allowed: "a number above 0 and at most 1000000 requests"}},
 		{"an unknown key", "kv-cache-utilization", `{"floor": 1}`, policy.Scorer,
 			policy.ParameterError{Key: "floor", Allowed: "unknown parameter; this plugin has none"}},
+		{"a filter's entry", "eligibility", `{"plainHeaders": true, "headers": {"x-a": "priority", "x-b": "priority"}}`, policy.Filter,
+			policy.ParameterError{Key: "headers.x-b", Allowed: "a key of its own: x-a has this one"}},
+		{"a filter's missing key", "context-fit", `{"keySet": "keys.json"}`, policy.Filter,
+			policy.ParameterError{Key: "audience", Allowed: "the name of this picker, since a signed intent is meant for one"}},
 		{"a picker's value", "berth-picker", `{"maxNumOfEndpoints": 9}`, policy.Picker,
 			policy.ParameterError{Key: "maxNumOfEndpoints", Allowed: "a whole number from 1 to 5"}},
 	} {
@@ -104,8 +113,13 @@ func TestScorerBuildsWhatTheProfileAsksFor(t *testing.T) {
 	if _, err := Scorer("queue-depth", "load", 1, json.RawMessage(`{"x": 1}`)); !errors.As(err, &refused) || refused.Field != "x" {
 		t.Errorf("the error for an unknown parameter is %v", err)
 	}
-	const notScorer = `plugin "best": berth-picker: a picker, must be a scorer`
-	if _, err := Scorer("berth-picker", "best", 1, nil); err == nil || err.Error() != notScorer {
-		t.Errorf("the error for a picker is %v, want %s", err, notScorer)
+	for kind, want := range map[string]string{
+		"berth-picker": `plugin "best": berth-picker: a picker, must be a scorer`,
+		"eligibility":  `plugin "best": eligibility: a filter, must be a scorer`,
+		"health":       `plugin "best": health: a filter, must be a scorer`,
+	} {
+		if _, err := Scorer(kind, "best", 1, nil); err == nil || err.Error() != want {
+			t.Errorf("the error for %s is %v, want %s", kind, err, want)
+		}
 	}
 }

@@ -20,16 +20,16 @@ var (
 )
 
 func TestEachTypeHasAPageWithEverySectionAndAnExampleThatLoads(t *testing.T) {
-	pages, err := filepath.Glob("*/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	scorers, err := filepath.Glob("../scorers/*/README.md")
-	if err != nil {
-		t.Fatal(err)
+	var pages []string
+	for _, where := range []string{"*", "../filters/*", "../scorers/*"} {
+		found, err := filepath.Glob(where + "/README.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, found...)
 	}
 	var documented []string
-	for _, path := range append(pages, scorers...) {
+	for _, path := range pages {
 		raw, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -24,6 +24,10 @@ type BerthConfiguration struct {
 	Discovery       DiscoveryConfiguration       `json:"discovery"`
 	Gateway         GatewayConfiguration         `json:"gateway"`
 	Limits          LimitsConfiguration          `json:"limits"`
+	Intent          IntentConfiguration          `json:"intent"`
+	Trust           TrustConfiguration           `json:"trust"`
+	Models          ModelsConfiguration          `json:"models"`
+	Screening       ScreeningConfiguration       `json:"screening"`
 	Telemetry       TelemetryConfiguration       `json:"telemetry"`
 	Placement       PlacementConfiguration       `json:"placement"`
 	Acknowledgement AcknowledgementConfiguration `json:"acknowledgement"`
@@ -139,6 +143,113 @@ type KeepaliveConfiguration struct {
 	// its own, 100ms to 1h. One that sends them more often is disconnected.
 	// Default 5s.
 	MinInterval Duration `json:"minInterval"`
+}
+
+// IntentConfiguration says where a RoutingIntent may come from. Of the channels
+// that are switched on, the first one that a request uses counts: metadata, then
+// the signed header, then plain headers by trust. What is wrong with an intent is a
+// refusal, and never leads to the next channel.
+type IntentConfiguration struct {
+	// Required refuses requests without an intent. Default false: the model that
+	// the body names is all that is asked of a replica.
+	Required bool `json:"required"`
+	// UnreadableBody is what happens to a request whose intent names a model and
+	// whose body cannot be read for it: compressed, without a model, or not shown to
+	// the picker in time. Default refuse.
+	UnreadableBody UnreadableBodyAction `json:"unreadableBody"`
+	// Metadata takes the intent from the dynamic metadata namespace berth.dev, which
+	// filters in the gateway write and clients cannot. Default true.
+	Metadata bool `json:"metadata"`
+	// SignedHeader takes it from the header x-berth-intent. Left out, that header
+	// is counted as untrusted, and means nothing.
+	SignedHeader *SignedHeaderConfiguration `json:"signedHeader,omitempty"`
+}
+
+// UnreadableBodyAction is the answer to a request whose model cannot be held
+// against its intent.
+type UnreadableBodyAction string
+
+const (
+	// UnreadableBodyRefuse answers 403.
+	UnreadableBodyRefuse UnreadableBodyAction = "refuse"
+	// UnreadableBodyPass places the request by the intent alone.
+	UnreadableBodyPass UnreadableBodyAction = "pass"
+)
+
+// SignedHeaderConfiguration is whose signatures on intents are believed.
+type SignedHeaderConfiguration struct {
+	// KeySet is a file with the JSON Web Keys to verify with, relative to the
+	// configuration file: a regular file of at most 64KiB. Changes of it are taken
+	// over as those of the configuration file are. Required.
+	KeySet string `json:"keySet"`
+	// Audience is this picker's name, 1 to 253 printable characters, which an intent
+	// must be meant for. Required.
+	Audience string `json:"audience"`
+	// Skew is by how much the clock that signs may differ from the picker's, 0s to
+	// 5m. Default 30s.
+	Skew *Duration `json:"skew,omitempty"`
+}
+
+// DefaultSkew is the skew of a SignedHeaderConfiguration that sets none.
+const DefaultSkew = Duration(30 * time.Second)
+
+// TrustConfiguration is about headers that anybody could have sent.
+type TrustConfiguration struct {
+	// PlainHeaders takes intents from Headers. It is for gateways that remove the
+	// copies that clients send, before they set them. Default false: those headers
+	// are counted as untrusted, and mean nothing.
+	PlainHeaders bool `json:"plainHeaders"`
+	// Headers maps names of headers to the flat keys that their values stand for, at
+	// most 32, in place of the default {x-selected-model: logicalModel}. A flat key
+	// is logicalModel, servedModels, priority, sessionKey, contextInputTokens,
+	// contextOutputTokens or requirement.<class>.<key>; each may have one header.
+	// Names are in lower case. A header with a meaning of its own is refused: those of
+	// connections, credentials and contents, host, x-berth-* and x-gateway-*.
+	Headers map[string]string `json:"headers"`
+}
+
+// ModelsConfiguration is how the names of models are understood.
+type ModelsConfiguration struct {
+	// Aliases has the served models that an intent's logicalModel stands for, by
+	// its name: at most 1024 names, each for 1 to 64 served models, all of 1 to 512
+	// printable characters. Their order has no meaning. The name of a served
+	// model may be an alias too. What an alias lists are served models, never other
+	// aliases. A name that is no alias stands for itself.
+	Aliases map[string][]string `json:"aliases,omitempty"`
+}
+
+// ScreeningConfiguration is about replicas of which it is not known for certain
+// that they can serve.
+type ScreeningConfiguration struct {
+	// ContextUnknown is what happens to a replica whose context limit nobody states,
+	// where an intent says how much must fit. Default fail.
+	ContextUnknown ContextUnknownAction `json:"contextUnknown"`
+	// Quarantine keeps requests away from replicas that fail.
+	Quarantine QuarantineConfiguration `json:"quarantine"`
+}
+
+// ContextUnknownAction is how a replica without a known context limit is judged.
+type ContextUnknownAction string
+
+const (
+	// ContextUnknownFail screens it out.
+	ContextUnknownFail ContextUnknownAction = "fail"
+	// ContextUnknownPass keeps it.
+	ContextUnknownPass ContextUnknownAction = "pass"
+)
+
+// QuarantineConfiguration is when a replica gets no requests for a while. That
+// never leaves a request without a replica.
+type QuarantineConfiguration struct {
+	// Failures is how many in a row put a replica into quarantine, 1 to 1000.
+	// Default 3.
+	Failures int `json:"failures"`
+	// ProbeAfter is how long it stays there until one request tries it again, 100ms
+	// to 1h. Default 10s.
+	ProbeAfter Duration `json:"probeAfter"`
+	// MaxShare is the largest share of replicas that may be in quarantine at once, 0
+	// to 1. Default 0.5; with 0 nothing ever is.
+	MaxShare float64 `json:"maxShare"`
 }
 
 // TelemetryConfiguration is how engines are read. Hot, Warm and Idle are the
@@ -260,6 +371,12 @@ func DefaultBerthConfiguration() BerthConfiguration {
 				Timeout:     Duration(20 * time.Second),
 				MinInterval: Duration(5 * time.Second),
 			},
+		},
+		Intent: IntentConfiguration{UnreadableBody: UnreadableBodyRefuse, Metadata: true},
+		Trust:  TrustConfiguration{Headers: map[string]string{"x-selected-model": "logicalModel"}},
+		Screening: ScreeningConfiguration{
+			ContextUnknown: ContextUnknownFail,
+			Quarantine:     QuarantineConfiguration{Failures: 3, ProbeAfter: Duration(10 * time.Second), MaxShare: 0.5},
 		},
 		Telemetry: TelemetryConfiguration{
 			Mode:    TelemetryAuto,

@@ -73,13 +73,26 @@ func TestBytesAreWholeNumbersWithABinaryUnit(t *testing.T) {
 	}
 }
 
+func TestEachDefaultConfigurationIsItsOwn(t *testing.T) {
+	DefaultBerthConfiguration().Trust.Headers["x-tenant"] = "requirement.authorization.berth.dev/tenants"
+	if got := DefaultBerthConfiguration().Trust.Headers; len(got) != 1 || got["x-selected-model"] != "logicalModel" {
+		t.Errorf("headers %v; want the default mapping alone", got)
+	}
+}
+
 func TestWhatAFileLeavesOutKeepsItsDefaultAndAnExplicitZeroStays(t *testing.T) {
 	c := DefaultBerthConfiguration()
-	if err := json.Unmarshal([]byte(`{"limits":{"drain":"0s"},"ledger":{"ring":0}}`), &c); err != nil {
+	if err := json.Unmarshal([]byte(`{"limits":{"drain":"0s"},"ledger":{"ring":0},"intent":{"metadata":false,"signedHeader":{"skew":"0s"}},"screening":{"quarantine":{"maxShare":0}}}`), &c); err != nil {
 		t.Fatal(err)
 	}
 	if c.Limits.Drain != 0 || c.Ledger.Ring != 0 {
 		t.Errorf("drain %v, ring %d; want the explicit zeros", c.Limits.Drain, c.Ledger.Ring)
+	}
+	if skew := c.Intent.SignedHeader.Skew; c.Intent.Metadata || skew == nil || *skew != 0 || c.Screening.Quarantine.MaxShare != 0 {
+		t.Errorf("metadata %v, skew %v, maxShare %v; want the explicit zeros", c.Intent.Metadata, skew, c.Screening.Quarantine.MaxShare)
+	}
+	if q := c.Screening.Quarantine; q.Failures != 3 || q.ProbeAfter != Duration(10*time.Second) || c.Intent.UnreadableBody != UnreadableBodyRefuse {
+		t.Errorf("quarantine %+v, unreadableBody %q; want the defaults beside the zeros", q, c.Intent.UnreadableBody)
 	}
 	if c.Limits.Body != 32*MiB || c.Ledger.Candidates != 512 || c.Telemetry.Hot != Duration(200*time.Millisecond) {
 		t.Errorf("body %v, candidates %d, hot %v; want the defaults", c.Limits.Body, c.Ledger.Candidates, c.Telemetry.Hot)

@@ -45,9 +45,25 @@ type Decision struct {
 
 // IntentFacts says what was demanded of the replica, and by whom.
 type IntentFacts struct {
-	// Source is the channel that the intent came from: "none" when the request
-	// alone was asked.
+	// Source is the channel that the routing intent came by: metadata, signed,
+	// headers, or none when the request alone was asked.
 	Source string `json:"source"`
+	// IntentID and Issuer are the router's own words; KeyID names the key that a
+	// signed intent was verified with.
+	IntentID string `json:"intentID,omitempty"`
+	Issuer   string `json:"issuer,omitempty"`
+	KeyID    string `json:"keyID,omitempty"`
+	// LogicalModel is the router's choice, Models the names by which a replica may
+	// serve it.
+	LogicalModel string   `json:"logicalModel,omitempty"`
+	Models       []string `json:"models,omitempty"`
+	// Requirements are in the order of the intent.
+	Requirements []Requirement `json:"requirements,omitempty"`
+	// ContextTokens is how many tokens must fit a replica's context limit.
+	ContextTokens int64 `json:"contextTokens,omitempty"`
+	Priority      int32 `json:"priority,omitempty"`
+	// Ignored are keys of the intent that this version does not know.
+	Ignored []string `json:"ignored,omitempty"`
 	// Model is the served id that the body names; empty if it names none.
 	Model string `json:"model,omitempty"`
 	// Subset is the number of addresses in the gateway's subset; absent when it
@@ -89,6 +105,17 @@ type Candidate struct {
 	// RemovedBy is the screening class that excluded the member; empty for
 	// members that were placed. The members below are absent when it is set.
 	RemovedBy string `json:"removedBy,omitempty"`
+	// Rule is the index in Intent.Requirements of the one that the member does not
+	// meet, of several of the class the first by key, operator and values; Attribute is
+	// what the member has.
+	Rule      *int            `json:"rule,omitempty"`
+	Attribute *AttributeFacts `json:"attribute,omitempty"`
+	// ContextLimit is the member's where that excluded it; absent if nobody has
+	// stated one.
+	ContextLimit *int64 `json:"contextLimit,omitempty"`
+	// Quarantined is true for a member that was placed although it is in quarantine,
+	// since too many were.
+	Quarantined bool `json:"quarantined,omitempty"`
 	// Rank is 1 for the pick, 2 and up for fallbacks, 0 for the others.
 	Rank int `json:"rank,omitempty"`
 	// Last is true for a member ordered after the others: it has not answered
@@ -105,6 +132,16 @@ type Candidate struct {
 	Scores []*float64 `json:"scores,omitempty"`
 	// Total is what the members were ordered by.
 	Total float64 `json:"total"`
+}
+
+// AttributeFacts is an attribute of a replica.
+type AttributeFacts struct {
+	// State is absent, present, or contradicted: two sources state it differently.
+	State string `json:"state"`
+	// Items are the first 16 of the set, sorted; absent unless the state is present.
+	Items []string `json:"items,omitempty"`
+	// More is how many items there are beyond them.
+	More int `json:"more,omitempty"`
 }
 
 // FieldEvidence is what was known of a field at a candidate. Value is measured:
@@ -126,6 +163,8 @@ type Refusal struct {
 	Status  int    `json:"status"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
+	// Detail is what operators are told beyond that; absent if there is no more.
+	Detail string `json:"detail,omitempty"`
 }
 
 // Acknowledgement says what was recommended and what was acted on.

@@ -15,9 +15,9 @@ type RoutingIntent struct {
 	IntentID string `json:"intentID,omitempty"`
 	// Issuer names who made the intent, 1 to 253 bytes.
 	Issuer string `json:"issuer,omitempty"`
-	// Audience names the pickers that it is meant for, at most 16. A picker that has
-	// a name of its own refuses an intent that names others only. A signed intent
-	// must have it.
+	// Audience names the pickers that it is meant for, 1 to 16 names of 1 to 253
+	// bytes. A picker that has a name of its own refuses an intent that names others
+	// only. A signed intent must have it.
 	Audience []string `json:"audience,omitempty"`
 	// IssuedAt and ExpiresAt bound the time in which the intent may be used. A signed
 	// intent must have both.
@@ -27,7 +27,7 @@ type RoutingIntent struct {
 	// configuration, or else the name of a served model.
 	LogicalModel string `json:"logicalModel,omitempty"`
 	// ServedModels are the names by which a replica may serve it, adapters among
-	// them, at most 64. Left out, LogicalModel tells.
+	// them, at most 64 of 1 to 512 bytes. Left out, LogicalModel tells.
 	ServedModels []string `json:"servedModels,omitempty"`
 	// Requirements must all be met by a replica; their order means nothing. At most
 	// 64.

@@ -65,8 +65,8 @@ type Observation struct {
 	// refused its last connection.
 	Order string `json:"order"`
 	// Excluded is why no request is sent to the replica: not_ready, terminating,
-	// or asleep_or_unhealthy by the engine's own word. Empty if nothing excludes
-	// it.
+	// asleep_or_unhealthy by the engine's own word, or quarantined after several
+	// requests failed there in a row. Empty if nothing excludes it.
 	Excluded string `json:"excluded,omitempty"`
 	// InFlight is the number of requests that this picker has there now.
 	InFlight int32 `json:"inFlight"`

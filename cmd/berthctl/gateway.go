@@ -24,6 +24,8 @@ func gatewayCommand(out *output) *cobra.Command {
 		kind     string
 		dir      string
 		poolFile string
+		router   gateway.Router
+		mapped   []string
 	)
 	cmd := &cobra.Command{
 		Use:   "gateway FILE",
@@ -31,7 +33,9 @@ func gatewayCommand(out *output) *cobra.Command {
 		Long: "gateway prints an Envoy bootstrap that fits the configuration FILE: it fails closed, walks the\n" +
 			"picker's fallbacks in order, and strips headers that clients must not set. With --dir it writes the\n" +
 			"bootstrap and a file of endpoints there; run it again after a change of the pool, and a running\n" +
-			"Envoy takes the endpoints over.",
+			"Envoy takes the endpoints over.\n\n" +
+			"With --semantic-router the gateway asks that router before the picker, and makes what it sets the\n" +
+			"routing intent: x-selected-model is the logical model, and each --decision-header another part.",
 		Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, _, err := policy.Load(args[0], plugins.Catalog{})
@@ -45,7 +49,11 @@ func gatewayCommand(out *output) *cobra.Command {
 			opts.Kind = gateway.Kind(kind)
 			opts.Fallbacks = p.Gateway.Fallbacks
 			opts.RequestTrailers = p.Gateway.RequestTrailers == v1alpha1.TrailersPass
+			opts.SignedIntents = p.Intent.Keys != nil
 			opts.Endpoints = gatewayEndpoints(members)
+			if err := routerOptions(cmd, &opts, router, mapped, p); err != nil {
+				return usageError{err}
+			}
 			if dir != "" {
 				if err := os.MkdirAll(dir, 0o755); err != nil {
 					return usageError{fmt.Errorf("--dir: %w", err)}
@@ -82,8 +90,42 @@ func gatewayCommand(out *output) *cobra.Command {
 	f.StringVar(&opts.AdminAddress, "admin", "127.0.0.1:9901", "`ADDRESS` of Envoy's own admin endpoint")
 	f.StringVar(&opts.PickerAddress, "picker", "127.0.0.1:9002", "`ADDRESS` of the picker's ext_proc listener")
 	f.StringVar(&opts.PickerTLS, "picker-tls", gateway.PickerTLSOff, "TLS of that listener, `off|unverified|FILE`: none, by any certificate, or verified by the authorities in FILE")
+	f.StringVar(&router.Address, routerFlag, "", "`ADDRESS` of a semantic router's ext_proc listener; none if it is empty")
+	f.StringVar(&router.TLS, routerTLSFlag, gateway.PickerTLSOff, "TLS of that listener, `off|unverified|FILE`, as --picker-tls")
+	f.StringArrayVar(&mapped, decisionHeaderFlag, nil, "`NAME=KEY` of a header that the router sets and of the intent's flat key that it is, such as\n"+
+		"x-residency=requirement.residency.berth.dev/residency; may be repeated")
 	f.StringVar(&opts.AccessLog, "access-log", "", "`FILE` of the access log; standard output if it is empty")
 	return cmd
+}
+
+// Flags about the semantic router.
+const (
+	routerFlag         = "semantic-router"
+	routerTLSFlag      = "semantic-router-tls"
+	decisionHeaderFlag = "decision-header"
+)
+
+// routerOptions adds the semantic router that flags tell of, if they do.
+func routerOptions(cmd *cobra.Command, opts *gateway.Options, router gateway.Router, mapped []string, p *policy.Policy) error {
+	if router.Address == "" {
+		for _, name := range []string{routerTLSFlag, decisionHeaderFlag} {
+			if cmd.Flags().Changed(name) {
+				return fmt.Errorf("--%s: needs --%s", name, routerFlag)
+			}
+		}
+		return nil
+	}
+	for _, m := range mapped {
+		header, key, found := strings.Cut(m, "=")
+		if !found {
+			return fmt.Errorf("--%s: %q: must be NAME=KEY", decisionHeaderFlag, m)
+		}
+		router.DecisionHeaders = append(router.DecisionHeaders, gateway.HeaderMapping{Header: header, Key: key})
+	}
+	opts.Router = &router
+	// The router reads whole bodies, so the gateway holds what the picker takes.
+	opts.BodyBufferLimit = p.Limits.Body
+	return nil
 }
 
 // flagOptions are the gateway's options that flags set, and fileOptions those
@@ -97,13 +139,21 @@ var (
 		"PickerTLS":     "--picker-tls",
 		"AccessLog":     "--access-log",
 		"EndpointsFile": "--dir",
+
+		"Router":                 "--" + routerFlag,
+		"Router.Address":         "--" + routerFlag,
+		"Router.TLS":             "--" + routerTLSFlag,
+		"Router.DecisionHeaders": "--" + decisionHeaderFlag,
 	}
 	fileOptions = map[string]string{
 		"Fallbacks":       "gateway.fallbacks",
 		"RequestTrailers": "gateway.requestTrailers",
+		"SignedIntents":   "intent.signedHeader",
 		"Endpoints":       "endpoints",
 		"Name":            "name",
 		"Address":         "address",
+		"Header":          "name",
+		"Key":             "key",
 	}
 )
 
@@ -118,7 +168,7 @@ func asWritten(err error) error {
 			continue
 		}
 		value := refused.Value
-		if _, flag := flagOptions[refused.Field]; flag {
+		if option, _, _ := strings.Cut(refused.Field, "["); flagOptions[option] != "" {
 			value = strconv.Quote(value)
 		}
 		written = append(written, fmt.Errorf("%s: %s: %s", optionNames(refused.Field), value, optionNames(refused.Allowed)))
@@ -126,7 +176,8 @@ func asWritten(err error) error {
 	return errors.Join(written...)
 }
 
-var identifier = regexp.MustCompile(`[A-Z]\w+`)
+// identifier is an option, or a field of one that is a struct.
+var identifier = regexp.MustCompile(`[A-Z]\w+(\.[A-Z]\w+)?`)
 
 // optionNames says Go's names of options, inside a text, as the user wrote them.
 func optionNames(text string) string {

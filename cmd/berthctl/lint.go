@@ -45,7 +45,8 @@ func lintCommand(out *output) *cobra.Command {
 		Short: "Check configurations; each finding has a code, an explanation and a fix",
 		Long: "lint reads configurations (EndpointPickerConfig, BerthConfiguration, StaticPool), pool files\n" +
 			"(StaticPool alone), and Envoy configurations (a bootstrap, or what Envoy's admin endpoint\n" +
-			"dumps), of which it checks the ext_proc filters. What cannot be loaded is an error with file, line,\n" +
+			"dumps), of which it checks the picker's filters and what stands around them, against the\n" +
+			"configurations that are given with them. What cannot be loaded is an error with file, line,\n" +
 			"field, value and what is allowed (exit 2); what loads and is questionable is a finding (exit 1;\n" +
 			"notes alone exit 0). docs/lint.md lists all findings.",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -57,11 +58,22 @@ func lintCommand(out *output) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			doc := lintDocument{Version: "berth.dev/v1alpha1", Kind: "LintReport", Findings: []lintFinding{}, Errors: []lintError{}}
 			var errs []error
-			for _, file := range args {
-				findings, err := lintFile(file, poolFile)
-				if err != nil {
+			files := make([]lintedFile, len(args))
+			var policies []*policy.Policy
+			for i, file := range args {
+				var err error
+				if files[i], err = lintFile(file, poolFile); err != nil {
 					errs = append(errs, err)
 					doc.Errors = append(doc.Errors, lintErrors(file, err)...)
+				}
+				if files[i].policy != nil {
+					policies = append(policies, files[i].policy)
+				}
+			}
+			for i, file := range args {
+				findings := files[i].findings
+				if files[i].gateway != nil {
+					findings = lintGateway(files[i].gateway, policies)
 				}
 				for _, f := range findings {
 					doc.Findings = append(doc.Findings, lintFinding{File: file, Finding: f})
@@ -102,33 +114,59 @@ const warningCode = "BERTH000"
 // some places, and alone do not make lint fail.
 func questionable(f lintFinding) bool { return f.Severity != policy.SeverityNote }
 
-// lintFile checks a configuration together with its pool, or a pool by itself.
-func lintFile(file, poolFile string) ([]policy.Finding, error) {
+// lintedFile is what was found in one file.
+type lintedFile struct {
+	findings []policy.Finding
+	// policy is what a configuration says, gateway what one of Envoy's does.
+	policy  *policy.Policy
+	gateway *gateway.Configuration
+}
+
+// lintGateway checks a gateway in front of pickers with these policies; alone, if
+// there are none.
+func lintGateway(c *gateway.Configuration, policies []*policy.Policy) []policy.Finding {
+	if len(policies) == 0 {
+		return c.Lint(nil)
+	}
+	var findings []policy.Finding
+	for _, p := range policies {
+		for _, f := range c.Lint(p) {
+			if !slices.Contains(findings, f) {
+				findings = append(findings, f)
+			}
+		}
+	}
+	return findings
+}
+
+// lintFile checks a configuration together with its pool, or a pool by itself. A
+// gateway it only reads.
+func lintFile(file, poolFile string) (lintedFile, error) {
 	data, err := readLinted(file)
 	switch {
 	case errors.As(err, new(*policy.Error)):
-		return nil, err
+		return lintedFile{}, err
 	case err != nil:
 		// Loading it gives the error in the form of all others.
 	case isPool(data):
 		p, err := policy.ParsePool(file, data, nil)
 		if err != nil {
-			return nil, err
+			return lintedFile{}, err
 		}
-		return policy.Lint(nil, p), nil
+		return lintedFile{findings: policy.Lint(nil, p)}, nil
 	default:
-		filters, err := gateway.Filters(file, data)
+		c, err := gateway.Read(file, data)
 		if !errors.Is(err, gateway.ErrNotEnvoy) {
-			if err != nil && len(filters) == 0 {
-				return nil, err // not for want of a filter
+			if err != nil && len(c.Filters) == 0 {
+				return lintedFile{}, err // not for want of a filter
 			}
 			// What is wrong with one filter says nothing of the others.
-			return gateway.Lint(filters), err
+			return lintedFile{gateway: c}, err
 		}
 	}
 	p, warnings, err := policy.Load(file, plugins.Catalog{})
 	if err != nil {
-		return nil, err
+		return lintedFile{}, err
 	}
 	findings := make([]policy.Finding, 0, len(warnings))
 	for _, w := range warnings {
@@ -139,9 +177,9 @@ func lintFile(file, poolFile string) ([]policy.Finding, error) {
 	}
 	members, err := poolOf(p, poolFile)
 	if err != nil {
-		return findings, err
+		return lintedFile{findings: findings, policy: p}, err
 	}
-	return append(findings, policy.Lint(p, members)...), nil
+	return lintedFile{findings: append(findings, policy.Lint(p, members)...), policy: p}, nil
 }
 
 // maxLinted bounds a file, bytes: a gateway's dump may take some hundred MiB.

@@ -17,7 +17,8 @@ import (
 type document struct {
 	// file is the name of the schema's file, up to ".schema.json".
 	file string
-	// kind is what the document's "kind" says.
+	// kind is the name of the document's type, and what its "kind" says if it has
+	// one.
 	kind string
 	of   any
 	// about is the description of a document whose type has no comment of its own,
@@ -41,8 +42,10 @@ func documents() []document {
 			file: "decision-list", kind: "DecisionList", of: list[v1alpha1.Decision]{},
 			about: "DecisionList is the newest decisions that a picker has in memory, the newest first.",
 		},
+		{file: "pool-report", kind: "PoolReport", of: v1alpha1.PoolReport{}},
 		{file: "berth-configuration", kind: "BerthConfiguration", of: v1alpha1.BerthConfiguration{}, configuration: true},
 		{file: "static-pool", kind: "StaticPool", of: v1alpha1.StaticPool{}, configuration: true},
+		{file: "routing-intent", kind: "RoutingIntent", of: v1alpha1.RoutingIntent{}},
 	}
 }
 
@@ -88,7 +91,7 @@ func readBounds(root string) (map[string]bound, error) {
 	port := within("1", "65535")
 	return map[string]bound{
 		"Observation.order":           oneOf("normal", "last"),
-		"Observation.excluded":        oneOf("not_ready", "terminating", "asleep_or_unhealthy"),
+		"Observation.excluded":        oneOf("not_ready", "terminating", "asleep_or_unhealthy", "quarantined"),
 		"Observation.inFlight":        atLeast("0"),
 		"Replica.incarnation":         atLeast("0"),
 		"Reading.quality":             within("0", "1"),
@@ -105,6 +108,7 @@ func readBounds(root string) (map[string]bound, error) {
 		"Candidate.inFlight":          atLeast("0"),
 		"Candidate.pending":           atLeast("0"),
 		"Candidate.scores":            itemsOrNull,
+		"AttributeFacts.state":        oneOf("absent", "present", "contradicted"),
 		"FieldEvidence.state":         oneOf(values["State"]...),
 		"FieldEvidence.ageMillis":     atLeast("0"),
 		"Refusal.status":              within("400", "599"),
@@ -123,6 +127,12 @@ func readBounds(root string) (map[string]bound, error) {
 		"TelemetryConfiguration.workers":           within("1", "1024"),
 		"PlacementConfiguration.quorum":            share,
 		"PlacementConfiguration.replicas":          atLeast("1"),
+		"SignedHeaderConfiguration.keySet":         notEmpty,
+		"SignedHeaderConfiguration.audience":       characters(253),
+		"TrustConfiguration.headers":               func(s *jsonschema.Schema) { s.MaxProperties = new(uint64(32)) },
+		"ModelsConfiguration.aliases":              aliases,
+		"QuarantineConfiguration.failures":         within("1", "1000"),
+		"QuarantineConfiguration.maxShare":         within("0", "1"),
 		"LedgerConfiguration.ring":                 within("0", "100000"),
 		"LedgerConfiguration.candidates":           within("0", "10000"),
 
@@ -138,6 +148,23 @@ func readBounds(root string) (map[string]bound, error) {
 		"EndpointMetrics.scheme":      oneOf("http", "https"),
 		"EndpointMetrics.port":        port,
 		"EndpointMetrics.path":        func(s *jsonschema.Schema) { s.Pattern = "^/" },
+
+		"RoutingIntent.intentID":     characters(253),
+		"RoutingIntent.issuer":       characters(253),
+		"RoutingIntent.audience":     items(1, 16, characters(253)),
+		"RoutingIntent.logicalModel": characters(512),
+		"RoutingIntent.servedModels": items(0, 64, characters(512)),
+		"RoutingIntent.requirements": items(0, 64, nil),
+		"RoutingIntent.priority":     within("-2147483648", "2147483647"),
+		"RoutingIntent.sessionKey":   characters(512),
+		"Requirement.key":            characters(317),
+		"Requirement.values":         items(0, 256, notEmpty),
+		"ContextNeed.inputTokens":    tokens,
+		"ContextNeed.outputTokens":   tokens,
+		"SLO.ttft":                   atLeast("0"),
+		"SLO.tpot":                   atLeast("0"),
+		"Demand.inputTokens":         tokens,
+		"Demand.outputTokens":        tokens,
 	}, nil
 }
 
@@ -166,6 +193,20 @@ func characters(most uint64) bound {
 	return func(s *jsonschema.Schema) { s.MinLength, s.MaxLength = new(uint64(1)), &most }
 }
 
+// tokens are as many as every reader of JSON has exactly.
+func tokens(s *jsonschema.Schema) { s.Minimum, s.Maximum = "0", "9007199254740991" }
+
+func items(least, most uint64, of bound) bound {
+	return func(s *jsonschema.Schema) {
+		if s.MaxItems = &most; least > 0 {
+			s.MinItems = &least
+		}
+		if of != nil {
+			of(s.Items)
+		}
+	}
+}
+
 const label = `[a-z0-9]([-a-z0-9]*[a-z0-9])?`
 
 func dnsName(pattern string, most uint64) bound {
@@ -179,6 +220,11 @@ func address(s *jsonschema.Schema) {
 func distinctNames(s *jsonschema.Schema) {
 	s.MinItems, s.UniqueItems = new(uint64(1)), true
 	characters(512)(s.Items)
+}
+
+func aliases(s *jsonschema.Schema) {
+	s.MaxProperties = new(uint64(1024))
+	items(1, 64, characters(512))(s.AdditionalProperties)
 }
 
 func itemsOrNull(s *jsonschema.Schema) {
@@ -217,8 +263,12 @@ func (d document) complete(types map[string]*jsonschema.Schema) error {
 	if t := types["FieldEvidence"]; t != nil {
 		onlyWhereKnown(t, "value", "ageMillis")
 	}
+	if d.kind == "RoutingIntent" {
+		demand(types)
+	}
 	if d.kind == "BerthConfiguration" {
 		types[d.kind].Required = []string{"apiVersion", "kind"}
+		types["SignedHeaderConfiguration"].Required = []string{"keySet", "audience"}
 		return byDefault(types, d.kind, v1alpha1.DefaultBerthConfiguration())
 	}
 	if d.kind == "StaticPool" {
@@ -292,6 +342,41 @@ func names() *jsonschema.Schema {
 
 func distribution() *jsonschema.Schema { return &jsonschema.Schema{Ref: "#/$defs/Distribution"} }
 
+// demand says what an intent may have: anything beside its own members, since hints
+// may be added, and nothing within them, since a constraint could be lost.
+func demand(types map[string]*jsonschema.Schema) {
+	for name, t := range types {
+		if name == "RoutingIntent" {
+			constant(t, "version", v1alpha1.Version)
+			t.Description += "\nMembers that are not named here are passed over. One that is named but for its case is refused, and so is null."
+			continue
+		}
+		t.AdditionalProperties = jsonschema.FalseSchema
+		t.Description += "\nA member that is not named here is refused."
+	}
+	r := types["Requirement"]
+	for _, of := range []struct {
+		operators   []any
+		least, most uint64
+		pattern     string
+	}{
+		{[]any{string(v1alpha1.In), string(v1alpha1.NotIn)}, 1, 256, `[^ \t\r\n]`},
+		{[]any{string(v1alpha1.Exists), string(v1alpha1.DoesNotExist)}, 0, 0, ""},
+		{[]any{string(v1alpha1.Gt), string(v1alpha1.Lt)}, 1, 1, `^[ \t\r\n]*[+-]?[0-9]+[ \t\r\n]*$`},
+	} {
+		operator, values := jsonschema.NewProperties(), jsonschema.NewProperties()
+		operator.Set("operator", &jsonschema.Schema{Enum: of.operators})
+		v := &jsonschema.Schema{MaxItems: &of.most}
+		values.Set("values", v)
+		then := &jsonschema.Schema{Properties: values}
+		if of.least > 0 {
+			v.MinItems, v.Items = &of.least, &jsonschema.Schema{Pattern: of.pattern}
+			then.Required = []string{"values"}
+		}
+		r.AllOf = append(r.AllOf, &jsonschema.Schema{If: &jsonschema.Schema{Properties: operator}, Then: then})
+	}
+}
+
 // byDefault notes what a file that leaves a member out has there.
 func byDefault(types map[string]*jsonschema.Schema, root string, defaults any) error {
 	data, err := json.Marshal(defaults)
@@ -315,7 +400,7 @@ func byDefault(types map[string]*jsonschema.Schema, root string, defaults any) e
 			}
 			below, nested := v.(map[string]any)
 			switch {
-			case nested:
+			case nested && p.Ref != "":
 				if err := walk(types[p.Ref[len("#/$defs/"):]], below); err != nil {
 					return err
 				}

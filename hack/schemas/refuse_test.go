@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/policy"
 	"github.com/berth-dev/berth/plugins"
 )
@@ -195,6 +196,8 @@ const (
 	leastConfiguration = `{"apiVersion": "berth.dev/v1alpha1", "kind": "BerthConfiguration"}`
 	leastPool          = `{"apiVersion": "berth.dev/v1alpha1", "kind": "StaticPool", "metadata": {"name": "a"},
 		"endpoints": [{"name": "a", "address": "10.0.0.1", "port": 1}]}`
+	leastIntent = `{"version": "berth.dev/v1alpha1", "requirements": [{"class": "safety", "key": "k", "operator": "In", "values": ["a"]},
+		{"class": "safety", "key": "k", "operator": "Exists"}, {"class": "safety", "key": "k", "operator": "Lt", "values": ["1"]}]}`
 
 	pickerConfig = `apiVersion: inference.networking.x-k8s.io/v1alpha1
 kind: EndpointPickerConfig
@@ -212,8 +215,12 @@ schedulingProfiles:
 
 // pickerTakes asks the picker itself. JSON is YAML.
 func pickerTakes(kind string, doc []byte) error {
-	if kind == "StaticPool" {
+	switch kind {
+	case "StaticPool":
 		_, err := policy.ParsePool("pool.yaml", doc, nil)
+		return err
+	case "RoutingIntent":
+		_, _, err := v1alpha1.DecodeIntent(doc)
 		return err
 	}
 	_, _, err := policy.Parse("berth.yaml", append([]byte(pickerConfig), doc...), ".", plugins.Catalog{})
@@ -221,14 +228,13 @@ func pickerTakes(kind string, doc []byte) error {
 }
 
 func leastOf(kind string) []byte {
-	if kind == "StaticPool" {
-		return []byte(leastPool)
-	}
-	return []byte(leastConfiguration)
+	return []byte(map[string]string{
+		"StaticPool": leastPool, "RoutingIntent": leastIntent, "BerthConfiguration": leastConfiguration,
+	}[kind])
 }
 
 // The bounds of a schema are those of the picker, which documents.go repeats.
-func TestConfigurationsAreTakenAndRefusedAsThePickerDoes(t *testing.T) {
+func TestWhatPeopleWriteIsTakenAndRefusedAsThePickerDoes(t *testing.T) {
 	all := schemas(t)
 	for _, tc := range []struct {
 		kind, path     string
@@ -253,6 +259,13 @@ func TestConfigurationsAreTakenAndRefusedAsThePickerDoes(t *testing.T) {
 		{"BerthConfiguration", "ledger.ring", []string{"0", "100000"}, []string{"-1", "100001"}},
 		{"BerthConfiguration", "ledger.candidates", []string{"0", "10000"}, []string{"-1", "10001"}},
 		{"BerthConfiguration", "discovery.file", []string{`"pool.yaml"`}, []string{`""`, "1"}},
+		{"BerthConfiguration", "intent.unreadableBody", []string{`"refuse"`, `"pass"`}, []string{`"ignore"`, "true"}},
+		{"BerthConfiguration", "intent.signedHeader", nil, []string{"{}", `{"keySet": "keys.json"}`, `{"audience": "berth"}`, `{"keySet": "", "audience": "berth"}`}},
+		{"BerthConfiguration", "trust.headers", []string{`{"x-tenant": "sessionKey"}`}, []string{`["x-tenant"]`, `{"x-tenant": 1}`}},
+		{"BerthConfiguration", "models.aliases", []string{`{"fast": ["a", "b"]}`}, []string{`{"fast": "a"}`, `{"fast": []}`, `{"fast": [""]}`}},
+		{"BerthConfiguration", "screening.contextUnknown", []string{`"fail"`, `"pass"`}, []string{`"refuse"`}},
+		{"BerthConfiguration", "screening.quarantine.failures", []string{"1", "1000"}, []string{"0", "1001"}},
+		{"BerthConfiguration", "screening.quarantine.maxShare", []string{"0", "1"}, []string{"-0.1", "1.1", `"0.5"`}},
 		{"BerthConfiguration", "limits", []string{"{}"}, []string{"null", "[]"}},
 		{"BerthConfiguration", "apiVersion", nil, []string{"", `"berth.dev/v1"`}},
 		{"BerthConfiguration", "kind", nil, []string{"", `"Other"`}},
@@ -276,6 +289,34 @@ func TestConfigurationsAreTakenAndRefusedAsThePickerDoes(t *testing.T) {
 		{"StaticPool", "endpoints.0.metrics.port", []string{"1", "65535"}, []string{"0", "65536"}},
 		{"StaticPool", "endpoints.0.metrics.path", []string{`"/metrics"`}, []string{`"metrics"`, `""`}},
 		{"StaticPool", "endpoints.0.weight", nil, []string{"1"}},
+
+		{"RoutingIntent", "version", nil, []string{"", "null", "1", `"berth.dev/v1"`}},
+		{"RoutingIntent", "later", []string{"1", "null", `{"a": []}`}, nil},
+		{"RoutingIntent", "intentID", []string{`"a"`, `"` + strings.Repeat("a", 253) + `"`}, []string{`""`, "1", "null", `"` + strings.Repeat("a", 254) + `"`}},
+		{"RoutingIntent", "issuer", []string{`"a b"`}, []string{`""`, "[]", `"` + strings.Repeat("a", 254) + `"`}},
+		{"RoutingIntent", "audience", []string{`["a"]`, listOf(16, `"a"`)}, []string{"[]", `"a"`, `[""]`, `[1]`, "null", listOf(17, `"a"`)}},
+		{"RoutingIntent", "expiresAt", []string{`"2026-01-02T03:04:05.678Z"`, `"2026-01-02T03:04:05+01:00"`}, []string{`""`, "1767322987", `"2026-01-02"`, `"2026-01-02T03:04:05"`}},
+		{"RoutingIntent", "logicalModel", []string{`"a"`}, []string{`""`, "null", `"` + strings.Repeat("a", 513) + `"`}},
+		{"RoutingIntent", "servedModels", []string{"[]", `["a", "a"]`, listOf(64, `"a"`)}, []string{"null", `"a"`, `[""]`, listOf(65, `"a"`)}},
+		{"RoutingIntent", "requirements", []string{"", "[]", listOf(64, `{"class": "safety", "key": "k", "operator": "Exists"}`)}, []string{"null", "{}", `["a"]`, listOf(65, `{"class": "safety", "key": "k", "operator": "Exists"}`)}},
+		{"RoutingIntent", "requirements.0.class", []string{`"authorization"`, `"safety"`, `"residency"`, `"capability"`, `"placement"`}, []string{"", `""`, `"Safety"`, `"cost"`, "null"}},
+		{"RoutingIntent", "requirements.0.key", []string{`"berth.dev/tenants"`}, []string{"", `""`, "1", `"` + strings.Repeat("a", 318) + `"`}},
+		{"RoutingIntent", "requirements.0.operator", []string{`"In"`, `"NotIn"`}, []string{"", `"in"`, `"Exists"`, `"DoesNotExist"`, `"Gt"`, `"Equals"`}},
+		{"RoutingIntent", "requirements.0.values", []string{`[" a "]`, listOf(256, `"a"`)}, []string{"", "[]", "null", `"a"`, `[""]`, `[" \t"]`, "[1]", listOf(257, `"a"`)}},
+		{"RoutingIntent", "requirements.1.operator", []string{`"Exists"`, `"DoesNotExist"`}, []string{`"In"`, `"Lt"`}},
+		{"RoutingIntent", "requirements.1.values", []string{"[]"}, []string{`["a"]`, "null"}},
+		{"RoutingIntent", "requirements.2.operator", []string{`"Gt"`, `"Lt"`, `"In"`}, []string{`"Exists"`}},
+		{"RoutingIntent", "requirements.2.values", []string{`["-7"]`, `[" +40 "]`}, []string{"", "[]", `["1", "2"]`, `["1.5"]`, `[" "]`, "[1]", `["1e3"]`}},
+		{"RoutingIntent", "requirements.0.weight", nil, []string{"1"}},
+		{"RoutingIntent", "context", []string{"{}"}, []string{"null", "[]", "8192", `{"max": 1}`}},
+		{"RoutingIntent", "context.inputTokens", []string{"0", "9007199254740991", "1.0"}, []string{"-1", "0.5", "9007199254740992", `"1"`, "null"}},
+		{"RoutingIntent", "slo.ttft", []string{"0", "0.25"}, []string{"-0.25", `"250ms"`, "null"}},
+		{"RoutingIntent", "slo.itl", nil, []string{"1"}},
+		{"RoutingIntent", "priority", []string{"-2147483648", "0", "2147483647"}, []string{"-2147483649", "2147483648", "0.5", `"1"`}},
+		{"RoutingIntent", "sessionKey", []string{`"a"`}, []string{`""`, "1"}},
+		{"RoutingIntent", "demand.outputTokens", []string{"0", "512"}, []string{"-1", "0.5"}},
+		{"RoutingIntent", "demand.tokens", nil, []string{"1"}},
+		{"RoutingIntent", "energy", []string{`"neutral"`, `"preferLow"`}, []string{`""`, `"low"`, "1"}},
 	} {
 		t.Run(tc.kind+" "+tc.path, func(t *testing.T) {
 			for _, v := range tc.taken {
@@ -300,11 +341,17 @@ func TestConfigurationsAreTakenAndRefusedAsThePickerDoes(t *testing.T) {
 	}
 }
 
+// listOf is a list of n equal items.
+func listOf(n int, item string) string {
+	return "[" + strings.Join(slices.Repeat([]string{item}, n), ",") + "]"
+}
+
 // candidates are values that some key may have, and a few that none has.
 var candidates = []string{
 	"0", "1", "2", "50", "1000", "65536", "0.25", "-1", "true", "false", "null", "{}", "[]", `""`, `"a"`, `"a b"`, `"A.b"`, `"0"`, `"64"`,
 	`"0s"`, `"-0s"`, `"+1s"`, `"100ms"`, `"1h0m.5s"`, `"3us"`, `"2MiB"`, `"64KiB"`, `"1GiB"`, `"10.0.0.9"`, `"::ffff:10.0.0.9"`, `"fd00::9"`,
 	`"report"`, `"refuse"`, `"pass"`, `"route"`, `"auto"`, `"none"`, `"off"`, `"full"`, `"FailOpen"`, `"vllm"`, `"http"`, `"/m?x=1"`,
+	`"berth.dev/v1alpha1"`, `"safety"`, `"In"`, `"Exists"`, `"Gt"`, `["7"]`, `"2026-01-02T03:04:05Z"`, `"preferLow"`, "9007199254740991",
 	`["a", "b"]`, `{"a": "b"}`, `{"berth.dev/context-limit": "8192"}`, `{"port": 80}`,
 }
 
@@ -324,7 +371,10 @@ func TestNoSchemaRefusesWhatThePickerTakes(t *testing.T) {
 		}
 		whole[head.Kind] = doc
 	}
-	for _, kind := range []string{"BerthConfiguration", "StaticPool"} {
+	if whole["RoutingIntent"], err = os.ReadFile(filepath.Join("testdata", "routing-intent.json")); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"BerthConfiguration", "StaticPool", "RoutingIntent"} {
 		t.Run(kind, func(t *testing.T) {
 			taken, judged := 0, 0
 			paths := placesOf(t, whole[kind])

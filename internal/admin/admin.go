@@ -24,6 +24,8 @@ type Options struct {
 	Pools  *pool.Registry
 	Ledger *ledger.Ledger
 	Clock  telemetry.Clock
+	// Pool reports on the pool as a whole.
+	Pool func() v1alpha1.PoolReport
 }
 
 // Reports is the handler of the admin listener.
@@ -31,6 +33,9 @@ func Reports(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1alpha1/replicas", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, list("ReplicaList", replicas(o)))
+	})
+	mux.HandleFunc("GET /v1alpha1/pool", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, o.Pool())
 	})
 	mux.HandleFunc("GET /v1alpha1/decisions", func(w http.ResponseWriter, r *http.Request) {
 		limit, ok := limitOf(r)
@@ -100,6 +105,8 @@ func Observe(poolName string, e *pool.Endpoint, now telemetry.Instant) v1alpha1.
 		doc.Excluded = "not_ready"
 	case e.Live.Excluded(now):
 		doc.Excluded = "asleep_or_unhealthy"
+	case e.Quarantine(now).In:
+		doc.Excluded = "quarantined"
 	}
 	if s == nil && e.Engine != "" {
 		doc.Engine = e.Engine

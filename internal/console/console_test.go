@@ -133,6 +133,25 @@ func TestADecisionIsToldAsAPersonWould(t *testing.T) {
 			d.Refusal = &v1alpha1.Refusal{Status: 503, Reason: "unhealthy", Message: "every endpoint is not ready"}
 			return d
 		},
+		"requirements": func() *v1alpha1.Decision {
+			d := decision()
+			tenants := v1alpha1.Requirement{Class: v1alpha1.Authorization, Key: "berth.dev/tenants", Operator: v1alpha1.In, Values: []string{"a", "b"}}
+			d.Intent = v1alpha1.IntentFacts{
+				Source: "signed", IntentID: "i-7", Issuer: "router", KeyID: "2026-1", LogicalModel: "fast", Models: []string{"llama", "llama-lora"}, Model: "llama",
+				Requirements:  []v1alpha1.Requirement{tenants, {Class: v1alpha1.Safety, Key: "unfiltered", Operator: v1alpha1.DoesNotExist}},
+				ContextTokens: 9000, Ignored: []string{"colour"},
+			}
+			d.ScreenedOut = map[string]int{"authorization": 2, "context": 1, "quarantine": 1}
+			d.Members, d.Screened = 6, 2
+			limit := int64(8192)
+			d.Candidates[0].Quarantined = true
+			d.Candidates[1] = v1alpha1.Candidate{Replica: "r2", RemovedBy: "authorization", Rule: ptr(0),
+				Attribute: &v1alpha1.AttributeFacts{State: "present", Items: []string{"c", "d"}, More: 7}}
+			d.Candidates[2] = v1alpha1.Candidate{Replica: "r3", RemovedBy: "context", ContextLimit: &limit}
+			d.Candidates[4] = v1alpha1.Candidate{Replica: "r5", RemovedBy: "authorization", Rule: ptr(0), Attribute: &v1alpha1.AttributeFacts{State: "absent"}}
+			d.Candidates = append(d.Candidates, v1alpha1.Candidate{Replica: "r6", RemovedBy: "quarantine"})
+			return d
+		},
 		"refused-early": func() *v1alpha1.Decision {
 			d := decision()
 			d.Rung, d.Pick, d.Fallbacks, d.Screened, d.Fields, d.Scorers, d.Candidates = "refuse", "", nil, 0, nil, nil, nil

@@ -3,8 +3,11 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -25,9 +28,21 @@ var rungMeaning = map[string]string{
 
 // classMeaning says in words why a screening class excludes.
 var classMeaning = map[string]string{
-	"subset":       "outside the subset that the gateway allows",
-	"served_model": "serves other models",
-	"health":       "not ready, terminating, asleep or unhealthy",
+	"subset":        "outside the subset that the gateway allows",
+	"served_model":  "serves other models, or is not known to serve the one that the intent names",
+	"authorization": "does not meet an authorization requirement",
+	"safety":        "does not meet a safety requirement",
+	"residency":     "does not meet a residency requirement",
+	"capability":    "does not meet a capability requirement",
+	"context":       "the tokens do not fit its context limit",
+	"placement":     "does not meet a placement requirement",
+	"health":        "not ready, terminating, asleep or unhealthy",
+	"quarantine":    "failed several requests in a row, and is to be tried again later",
+}
+
+// screeningOrder has the classes in the order in which they run.
+var screeningOrder = []string{
+	"subset", "served_model", "authorization", "safety", "residency", "capability", "context", "placement", "health", "quarantine",
 }
 
 // Explain tells one decision as a person would: what was asked, who was in
@@ -37,11 +52,15 @@ func Explain(w io.Writer, d *v1alpha1.Decision) error {
 	p.line("Decision %s", d.ID)
 	p.line("  %s, pool %s, policy %s", d.Time.Format(time.RFC3339Nano), d.Pool, d.Versions.Policy)
 	p.line("  request: %s", describeRequest(d))
+	explainIntent(p, &d.Intent)
 	p.line("")
 	explainScreening(p, d)
 	if d.Refusal != nil {
 		p.line("")
 		p.line("Refused with %d %s: %s.", d.Refusal.Status, d.Refusal.Reason, d.Refusal.Message)
+		if d.Refusal.Detail != "" {
+			p.line("  %s.", d.Refusal.Detail)
+		}
 		return p.err
 	}
 	p.line("")
@@ -84,15 +103,10 @@ func explainScreening(p *printer, d *v1alpha1.Decision) {
 		return
 	}
 	p.line("Screening left %d of %d replicas.", d.Screened, d.Members)
-	classes := make([]string, 0, len(d.ScreenedOut))
-	for class := range d.ScreenedOut {
-		classes = append(classes, class)
-	}
-	slices.Sort(classes)
-	for _, class := range classes {
+	for _, class := range classesOf(d) {
 		var names []string
-		for _, c := range d.Candidates {
-			if c.RemovedBy == class {
+		for i := range d.Candidates {
+			if c := &d.Candidates[i]; c.RemovedBy == class && c.Rule == nil && c.ContextLimit == nil {
 				names = append(names, c.Replica)
 			}
 		}
@@ -101,9 +115,87 @@ func explainScreening(p *printer, d *v1alpha1.Decision) {
 			meaning = class
 		}
 		p.line("  %d excluded (%s)%s", d.ScreenedOut[class], meaning, suffix(": ", strings.Join(names, ", ")))
+		for i := range d.Candidates {
+			if c := &d.Candidates[i]; c.RemovedBy == class {
+				explainRemoval(p, d, c)
+			}
+		}
 	}
 	if d.NotReplayable != "" {
 		p.line("  Candidates are not listed: %s.", d.NotReplayable)
+	}
+}
+
+// classesOf has the classes that excluded somebody: those that are known in the order
+// of screening, then others.
+func classesOf(d *v1alpha1.Decision) []string {
+	var classes []string
+	for _, class := range screeningOrder {
+		if d.ScreenedOut[class] > 0 {
+			classes = append(classes, class)
+		}
+	}
+	for _, class := range slices.Sorted(maps.Keys(d.ScreenedOut)) {
+		if !slices.Contains(screeningOrder, class) {
+			classes = append(classes, class)
+		}
+	}
+	return classes
+}
+
+// explainIntent tells what a routing intent demanded, and by which channel.
+func explainIntent(p *printer, i *v1alpha1.IntentFacts) {
+	if i.Source == "none" {
+		return
+	}
+	about := []string{"by " + map[string]string{
+		"metadata": "the gateway's metadata", "signed": "a signed header", "headers": "plain headers",
+	}[i.Source]}
+	for _, part := range []struct{ name, value string }{{"id", i.IntentID}, {"issuer", i.Issuer}, {"key", i.KeyID}} {
+		if part.value != "" {
+			about = append(about, part.name+" "+part.value)
+		}
+	}
+	p.line("  intent: %s", strings.Join(about, ", "))
+	if len(i.Models) > 0 {
+		p.line("    model %s, served as %s", cmp.Or(i.LogicalModel, "(no name)"), strings.Join(i.Models, ", "))
+	}
+	for n := range i.Requirements {
+		p.line("    %s: %s", i.Requirements[n].Class, describeRule(&i.Requirements[n]))
+	}
+	if i.ContextTokens > 0 {
+		p.line("    context: %d tokens", i.ContextTokens)
+	}
+	if len(i.Ignored) > 0 {
+		p.line("    keys that are not understood: %s", strings.Join(i.Ignored, ", "))
+	}
+}
+
+func describeRule(r *v1alpha1.Requirement) string {
+	text := r.Key + " " + string(r.Operator)
+	if len(r.Values) > 0 {
+		text += " [" + strings.Join(r.Values, ", ") + "]"
+	}
+	return text
+}
+
+// explainRemoval tells which rule excluded a candidate, and what it has.
+func explainRemoval(p *printer, d *v1alpha1.Decision, c *v1alpha1.Candidate) {
+	switch {
+	case c.Rule != nil && c.Attribute != nil && *c.Rule >= 0 && *c.Rule < len(d.Intent.Requirements):
+		has := "none"
+		switch c.Attribute.State {
+		case "present":
+			has = "[" + strings.Join(c.Attribute.Items, ", ") + "]"
+			if c.Attribute.More > 0 {
+				has += fmt.Sprintf(" and %d more", c.Attribute.More)
+			}
+		case "contradicted":
+			has = "two that contradict each other"
+		}
+		p.line("    %s: %s; it has %s", c.Replica, describeRule(&d.Intent.Requirements[*c.Rule]), has)
+	case c.ContextLimit != nil:
+		p.line("    %s: its limit is %d", c.Replica, *c.ContextLimit)
 	}
 }
 
@@ -137,6 +229,9 @@ func explainCandidates(p *printer, d *v1alpha1.Decision) {
 		cells = append(cells, fmt.Sprintf("%d (%d new)", c.InFlight, c.Pending))
 		if c.Last {
 			cells = append(cells, "ordered last: no answer yet, or its last connection was refused")
+		}
+		if c.Quarantined {
+			cells = append(cells, "in quarantine, and let go since too many are")
 		}
 		row(t, cells)
 	}
@@ -394,8 +489,9 @@ func (p *printer) Write(b []byte) (int, error) {
 
 func (p *printer) line(format string, args ...any) {
 	for i, arg := range args {
-		if text, ok := arg.(string); ok {
-			args[i] = plain(text)
+		// Types made of strings are texts of the record, too.
+		if v := reflect.ValueOf(arg); v.Kind() == reflect.String {
+			args[i] = plain(v.String())
 		}
 	}
 	// The error stays in p.

@@ -412,7 +412,9 @@ func TestHD3_BothFieldsOfAHeaderValueGiveIdenticalAnswers(t *testing.T) {
 		{"an empty copy is none", []header{{"x-request-id", ""}, {"x-request-id", "2"}}, Request{RequestID: "2"}},
 		{"empty values", []header{{":method", ""}, {":path", ""}, {"content-type", ""}, {"x-request-id", ""}}, Request{}},
 		{"text outside ASCII", []header{{":path", "/é"}, {"x-request-id", "naïve"}}, Request{Path: "/é", RequestID: "naïve"}},
-		{"headers that are not trusted", []header{{"X-Selected-Model", "m"}}, Request{UntrustedHeaders: []string{"x-selected-model"}}},
+		{"each copy of an intent, an empty one too", []header{{"X-Berth-Intent", "a"}, {"x-berth-intent", ""}}, Request{SignedIntents: []string{"a", ""}}},
+		{"headers that are kept", []header{{"X-Selected-Model", "m"}, {"x-other", "o"}, {"x-selected-model", ""}},
+			Request{Kept: []Header{{"x-selected-model", "m"}, {"x-selected-model", ""}}}},
 		{"nothing", nil, Request{}},
 	}
 	fields := []struct {
@@ -453,7 +455,7 @@ func TestHD3_BothFieldsOfAHeaderValueGiveIdenticalAnswers(t *testing.T) {
 				r.end(x)
 
 				got := Request{Method: seen.Method, Path: seen.Path, ContentType: seen.ContentType, ContentEncoding: seen.ContentEncoding,
-					RequestID: seen.RequestID, UntrustedHeaders: seen.UntrustedHeaders}
+					RequestID: seen.RequestID, SignedIntents: seen.SignedIntents, Kept: seen.Kept}
 				if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", tt.want) {
 					t.Errorf("%s: read %+v, want %+v", field.name, got, tt.want)
 				}

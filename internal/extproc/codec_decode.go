@@ -89,7 +89,7 @@ func newDecoder() decoder {
 		"x-forwarded-port", "x-forwarded-proto", "x-real-ip", "x-request-id",
 		"x-stainless-arch", "x-stainless-async", "x-stainless-lang", "x-stainless-os", "x-stainless-package-version",
 		"x-stainless-read-timeout", "x-stainless-retry-count", "x-stainless-runtime", "x-stainless-runtime-version",
-		intentHeader, selectedModel, destinationKey, servedKey, subsetKey,
+		intentHeader, "x-selected-model", destinationKey, servedKey, subsetKey,
 		lbNamespace, subsetNamespace, berthNamespace, acknowledgement, attributesKey,
 		"upstream.address", "upstream.request_attempt_count", "upstream.transport_failure_reason",
 		"response.code_details", "via_upstream",

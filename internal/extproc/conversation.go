@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -37,6 +38,8 @@ type Settings struct {
 	// DecisionDeadline bounds the time from the end of the request to the
 	// decision; above it 504.
 	DecisionDeadline time.Duration
+	// Keep names headers, in lower case, that the decision is told of.
+	Keep []string
 	// PassTrailers lets requests with trailers through. Off, they are refused:
 	// a gateway that retries sends their body twice.
 	PassTrailers bool
@@ -267,7 +270,7 @@ func (c *conversation) readHeaders(h *extprocv3.HttpHeaders) (length int64, refu
 	var connection, upgrade string
 	for _, hv := range headers {
 		size += int64(len(hv.GetKey()) + len(hv.GetRawValue()) + len(hv.GetValue()))
-		switch strings.ToLower(hv.GetKey()) {
+		switch name := strings.ToLower(hv.GetKey()); name {
 		case ":method":
 			keep(&c.req.Method, headerValue(hv))
 		case ":path":
@@ -291,8 +294,12 @@ func (c *conversation) readHeaders(h *extprocv3.HttpHeaders) (length int64, refu
 			keep(&connection, headerValue(hv))
 		case "upgrade":
 			keep(&upgrade, headerValue(hv))
-		case intentHeader, selectedModel:
-			c.req.UntrustedHeaders = append(c.req.UntrustedHeaders, strings.ToLower(hv.GetKey()))
+		case intentHeader:
+			c.req.SignedIntents = append(c.req.SignedIntents, headerValue(hv))
+		default:
+			if i := slices.Index(c.settings.Keep, name); i >= 0 {
+				c.req.Kept = append(c.req.Kept, Header{c.settings.Keep[i], headerValue(hv)})
+			}
 		}
 	}
 	c.req.Tunnel = c.req.Method == connectMethod || upgrades(connection, upgrade)
@@ -335,8 +342,8 @@ func (c *conversation) readMetadata(msg *extprocv3.ProcessingRequest) (kept int6
 			kept = int64(proto.Size(metadata))
 		}
 	}
-	if len(c.req.IntentKeys) == 0 {
-		if c.req.IntentKeys = intentKeys(metadata); len(c.req.IntentKeys) > 0 {
+	if c.req.IntentMetadata == nil {
+		if c.req.IntentMetadata = intentOf(metadata); c.req.IntentMetadata != nil {
 			kept = int64(proto.Size(metadata))
 		}
 	}

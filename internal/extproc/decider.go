@@ -33,12 +33,15 @@ type Request struct {
 	Tunnel bool
 	// Subset is the gateway's own restriction; nil if it stated none.
 	Subset *screen.Subset
-	// IntentKeys are the keys found in the berth.dev metadata namespace,
-	// Berth's own acknowledgement apart.
-	IntentKeys []string
-	// UntrustedHeaders are names that would mean something from a trusted
-	// source and came as plain headers.
-	UntrustedHeaders []string
+	// IntentMetadata has the members of the berth.dev metadata namespace, Berth's own
+	// acknowledgement apart; nil if there are none. Only filters of the gateway can
+	// write there.
+	IntentMetadata map[string]any
+	// SignedIntents has the values of x-berth-intent, one for each copy.
+	SignedIntents []string
+	// Kept has the copies of the headers that Settings.Keep names, with their names
+	// in lower case. Whether they may be believed is not said.
+	Kept []Header
 	// ReceivedAt is when the headers came, CompleteAt when the last part of the
 	// request came. A decision made after Deadline is refused.
 	ReceivedAt, CompleteAt, Deadline telemetry.Instant
@@ -46,7 +49,14 @@ type Request struct {
 
 // size is how many bytes its headers keep.
 func (r *Request) size() int64 {
-	return int64(len(r.Method) + len(r.Path) + len(r.ContentType) + len(r.ContentEncoding) + len(r.RequestID))
+	n := len(r.Method) + len(r.Path) + len(r.ContentType) + len(r.ContentEncoding) + len(r.RequestID)
+	for _, s := range r.SignedIntents {
+		n += len(s)
+	}
+	for _, h := range r.Kept {
+		n += len(h.Value)
+	}
+	return int64(n)
 }
 
 // Decision follows one placed request to its end. It is used by one stream;
@@ -168,6 +178,8 @@ type Refusal struct {
 	Reason string
 	// Message is for people. It never holds addresses or body content.
 	Message string
+	// Detail is for operators: it is recorded and not sent.
+	Detail string
 	// RetryAfter is sent if it is not zero.
 	RetryAfter time.Duration
 	// DecisionID is set if the decider gave the request one.

@@ -25,7 +25,6 @@ const (
 	reasonHeader      = "x-berth-reason"
 	decisionHeader    = "x-berth-decision"
 	intentHeader      = "x-berth-intent"
-	selectedModel     = "x-selected-model"
 	maxRequestIDBytes = 256
 	connectMethod     = "CONNECT"
 )
@@ -151,15 +150,20 @@ func subsetOf(metadata *corev3.Metadata) *screen.Subset {
 	}
 }
 
-// intentKeys are the keys of Berth's own namespace that somebody else set.
-func intentKeys(metadata *corev3.Metadata) []string {
-	var keys []string
-	for key := range metadata.GetFilterMetadata()[berthNamespace].GetFields() {
-		if key != acknowledgement {
-			keys = append(keys, key)
+// intentOf has what somebody else set in Berth's own namespace; nil if nobody did.
+func intentOf(metadata *corev3.Metadata) map[string]any {
+	fields := metadata.GetFilterMetadata()[berthNamespace].GetFields()
+	var members map[string]any
+	for key, value := range fields {
+		if key == acknowledgement {
+			continue
 		}
+		if members == nil {
+			members = make(map[string]any, len(fields))
+		}
+		members[key] = value.AsInterface()
 	}
-	return keys
+	return members
 }
 
 func servedOf(msg *extprocv3.ProcessingRequest) Served {

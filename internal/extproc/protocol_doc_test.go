@@ -393,6 +393,9 @@ var responseRows = map[string]frameRow{
 	"`response_headers`, of the gateway's own making before any message": {messages: func(m docMessages) frames {
 		return frames{m.response(false, map[string]string{"response.code_details": "direct_response"})}
 	}},
+	"`response_headers`, of another filter's making before any message": {messages: func(m docMessages) frames {
+		return frames{m.response(false, map[string]string{"response.code_details": ""})}
+	}},
 	"`response_headers`, of a replica before any message": {messages: func(m docMessages) frames {
 		return frames{m.response(false, map[string]string{"response.code_details": viaUpstream, "upstream.address": "192.0.2.1:8000"})}
 	}},

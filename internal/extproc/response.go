@@ -19,10 +19,13 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 		c.tailEnded = true
 	case requestTail:
 	case awaitHeaders:
-		// The gateway refused the request before it showed it. Anything that is
-		// not known to be its own answer came from a replica that was never
-		// picked, and must not pass.
-		if s := servedOf(msg); s.ByReplica() || s.Address != "" {
+		// The gateway refused the request before it showed it, or another filter
+		// answered it. Anything that is not known to be such an answer came from a
+		// replica that was never picked, and must not pass. A filter's answer may have
+		// no details: then the attribute is there, and empty.
+		_, told := msg.GetAttributes()[attributesKey].GetFields()["response.code_details"]
+		s := servedOf(msg)
+		if own := !s.ByReplica() || told && s.Details == ""; !own || s.Address != "" {
 			return c.unexpected("response_headers")
 		}
 		c.passResponseHeaders(h)

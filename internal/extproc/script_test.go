@@ -352,11 +352,14 @@ func (s *scriptDecider) Decide(req *Request) (Decision, *Refusal) {
 	if req.Subset != nil {
 		fmt.Fprintf(out, " subset of %d (%d invalid)", req.Subset.Len(), req.Subset.Invalid())
 	}
-	if len(req.IntentKeys) > 0 {
-		fmt.Fprintf(out, " intent keys %v", req.IntentKeys)
+	if len(req.IntentMetadata) > 0 {
+		fmt.Fprintf(out, " intent metadata %v", req.IntentMetadata)
 	}
-	if len(req.UntrustedHeaders) > 0 {
-		fmt.Fprintf(out, " untrusted %v", req.UntrustedHeaders)
+	if len(req.SignedIntents) > 0 {
+		fmt.Fprintf(out, " signed intents %q", req.SignedIntents)
+	}
+	if len(req.Kept) > 0 {
+		fmt.Fprintf(out, " kept %v", req.Kept)
 	}
 	if req.RequestID != "" {
 		fmt.Fprintf(out, " id %q", req.RequestID)

@@ -20,9 +20,9 @@ import (
 
 // Options configure a Server.
 type Options struct {
-	Decider Decider
-	// Settings are asked for once per stream.
-	Settings func() Settings
+	// Begin is called once per stream, at its start: a request is decided by what was
+	// in force then.
+	Begin func() (Settings, Decider)
 	// Clock is used for deadlines and for what decisions are told.
 	Clock telemetry.Clock
 	// Panicked is told of a fault that was contained, with its stack.
@@ -161,8 +161,8 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	if !ok {
 		return status.Error(codes.Internal, "the gRPC server was made without GRPCOptions")
 	}
-	settings := s.opts.Settings()
-	c := newConversation(settings, s.opts.Decider, s.opts.Clock, &s.shared)
+	settings, decider := s.opts.Begin()
+	c := newConversation(settings, decider, s.opts.Clock, &s.shared)
 	c.onRefusal, c.onBlind = s.opts.Refused, s.wentBlind
 	p := &process{server: s, stream: stream, cancel: cancel, c: c}
 

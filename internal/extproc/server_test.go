@@ -176,6 +176,7 @@ const maxMessage = 4 << 20
 // wide are settings with limits that a test does not reach.
 func wide() Settings {
 	return Settings{
+		Keep:      []string{"x-selected-model"},
 		BodyLimit: 1 << 20, Buffered: 1 << 30, Streams: 1 << 20, HeaderCount: 1 << 10, HeaderBytes: 1 << 20,
 		UploadIdle: time.Hour, UploadTime: 2 * time.Hour, DecisionDeadline: time.Hour,
 	}
@@ -185,12 +186,11 @@ func newRig(t *testing.T, decider *fakeDecider, settings Settings) *rig {
 	t.Helper()
 	base := runtime.NumGoroutine()
 	r := &rig{t: t, clock: newHandClock(), decider: decider, ends: make(chan error, 1<<16)}
-	if settings == (Settings{}) {
+	if settings.BodyLimit == 0 {
 		settings = wide()
 	}
 	r.server = NewServer(Options{
-		Decider:  decider,
-		Settings: func() Settings { return settings },
+		Begin:    func() (Settings, Decider) { return settings, decider },
 		Clock:    r.clock.read,
 		Panicked: func(any, []byte) { r.panics.Add(1) },
 		Refused: func(_ *Request, _ Decision, refusal *Refusal) {

@@ -16,6 +16,16 @@
 // from a header; and what a client sends under the reserved header names is
 // removed before any filter sees it.
 //
+// # A semantic router in front
+//
+// With Options.Router the gateway has two stages. The router, an ext_proc service
+// of its own, reads the whole request, says the logical model in a header, and
+// writes the served id into the body. What it sets becomes the routing intent: a
+// header_to_metadata filter between the stages copies the headers into the
+// namespace berth.dev and removes them. The picker then finds a replica among those
+// that the intent leaves. Copies of these headers that clients send are gone before
+// the router sees the request, and the router can write no metadata itself.
+//
 // # Files
 //
 // Bootstrap is the whole of envoy.yaml. With Options.EndpointsFile the
@@ -38,6 +48,12 @@
 //   - h1 request trailers are dropped unless enabled; h2 trailers always come.
 //   - To a cluster with TLS, Envoy speaks TLS 1.2 at most unless told otherwise,
 //     and refuses certificates on P-384 in it. Ed25519 it refuses always.
+//   - While an ext_proc filter waits for an answer to a buffered body, no later
+//     filter sees the headers; and the longest body that is buffered is the route's
+//     request_body_buffer_limit, where there is one.
+//   - header_to_metadata writes no empty value, and none above 8 KiB.
+//   - An answer that one ext_proc service gives in a replica's place passes the
+//     filters behind, whose services see it as a response without a request.
 //   - Envoy caps concurrent requests per cluster at 1,024 by default, and a
 //     picker stream lives as long as its request.
 package gateway

@@ -186,9 +186,17 @@ func TestTheRealEnvoyAcceptsEveryGateway(t *testing.T) {
 			if o.AccessLog != "" { // Envoy opens it
 				o.AccessLog = filepath.Join(dir, filepath.Base(o.AccessLog))
 			}
-			if filepath.IsAbs(o.PickerTLS) { // Envoy reads it
-				o.PickerTLS = filepath.Join(dir, filepath.Base(o.PickerTLS))
-				certificatetest.WriteFile(t, o.PickerTLS, certificatetest.NewAuthority(t).PEM)
+			authorities := func(path string) string { // Envoy reads them
+				if !filepath.IsAbs(path) {
+					return path
+				}
+				path = filepath.Join(dir, filepath.Base(path))
+				certificatetest.WriteFile(t, path, certificatetest.NewAuthority(t).PEM)
+				return path
+			}
+			o.PickerTLS = authorities(o.PickerTLS)
+			if o.Router != nil {
+				o.Router.TLS = authorities(o.Router.TLS)
 			}
 			bootstrap, err := WriteFiles(dir, o)
 			if err != nil {

@@ -35,6 +35,7 @@ func gateways() map[string]Options {
 			PickerTLS:       "/etc/berth/a \"b\"/ca.crt",
 			Endpoints:       pool,
 			RequestTrailers: true,
+			SignedIntents:   true,
 			AccessLog:       "/var/log/envoy/a \"b\".log",
 		},
 		"override-host-empty": {
@@ -43,6 +44,35 @@ func gateways() map[string]Options {
 			PickerTLS:       "/etc/berth/picker/ca.crt",
 			Fallbacks:       1,
 			BodyBufferLimit: 1 << 20,
+		},
+		"semantic-router": {
+			ListenAddress: "127.0.0.1:8080",
+			AdminAddress:  "127.0.0.1:9901",
+			PickerAddress: "127.0.0.1:9002",
+			Router: &Router{
+				Address: "127.0.0.1:50051",
+				DecisionHeaders: []HeaderMapping{
+					{"x-residency", "requirement.residency.berth.dev/residency"},
+				},
+			},
+			EndpointsFile:   "/etc/berth/gateway/endpoints.yaml",
+			Fallbacks:       1,
+			BodyBufferLimit: 32 << 20,
+			Endpoints:       pool[:2],
+		},
+		"semantic-router-original-dst": {
+			Kind:          OriginalDst,
+			ListenAddress: "0.0.0.0:8080",
+			PickerAddress: "berth.inference.svc.cluster.local:9002",
+			PickerTLS:     PickerTLSUnverified,
+			Router: &Router{
+				Address: "semantic-router.vllm.svc.cluster.local:50051",
+				TLS:     "/etc/berth/router/ca.crt",
+				DecisionHeaders: []HeaderMapping{
+					{"x-tenant", "requirement.authorization.berth.dev/tenants"},
+					{"x-tier", "priority"},
+				},
+			},
 		},
 		"original-dst": {
 			Kind:          OriginalDst,

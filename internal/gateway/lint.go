@@ -18,6 +18,11 @@ type Filter struct {
 	// filter's. What it does not set is nil or false here, and the filter's.
 	Route bool
 
+	// at is the filter's place among what is read of the file.
+	at int
+	// other is set for a filter that asks another service than the picker: one of
+	// several, of which others deal in the picker's metadata.
+	other bool
 	// disabled is set for a route that switches the filter off.
 	disabled bool
 	settings *extprocv3.ExternalProcessor
@@ -31,8 +36,11 @@ type Rule struct {
 	Explanation string
 	Fix         string
 
-	// holds is nil in the rule that is about a configuration without a filter.
+	// holds is about each filter that asks the picker, find about a configuration as a
+	// whole: it returns the places. The policy is nil where none is known. Both are
+	// nil in the rule that is about a configuration without a filter.
 	holds func(*Filter) bool
+	find  func(*Configuration, *policy.Policy) []string
 }
 
 // Rules are all rules in the order of their codes. A code is never used again
@@ -122,29 +130,103 @@ func Rules() []Rule {
 			Fix:         "Add envoy.lb, unless the gateway takes the destination from the header, and berth.dev, unless nothing logs it.",
 			holds:       func(f *Filter) bool { return f.drops("envoy.lb") || f.drops("berth.dev") },
 		},
+		{
+			Code: "BERTH112", Severity: policy.SeverityWarning, Title: "a client can write routing intents",
+			Explanation: "A header_to_metadata filter copies a header, or a cookie, into the namespace berth.dev, which the picker trusts, and early_header_mutation of the same listener does not remove what clients send under that name: wherever the filters in between set nothing, the client's word is the intent.",
+			Fix:         "Remove the header in early_header_mutation_extensions, which run before every filter, so that only a filter in between can set it. Take no intent from a cookie.",
+			find:        (*Configuration).clientsWrite,
+		},
+		{
+			Code: "BERTH113", Severity: policy.SeverityWarning, Title: "routing intents do not reach the picker",
+			Explanation: "metadata_options.forwarding_namespaces.untyped lacks berth.dev, while a filter writes intents into that namespace, or the policy takes them from there: the picker sees none, and no constraint is obeyed.",
+			Fix:         "Add berth.dev to the forwarded namespaces of the picker's filter, and of routes that replace them. If no intents are meant to come, set intent.metadata to false.",
+			find:        (*Configuration).intentsWithheld,
+		},
+		{
+			Code: "BERTH114", Severity: policy.SeverityWarning, Title: "another service reads requests behind the picker",
+			Explanation: "An ext_proc filter that is shown request bodies stands behind the picker's. A semantic router there chooses the model after the replica was chosen: the picker screens for the model that the client has named, and what the router writes into the body may be served by nobody there.",
+			Fix:         "Put the router's filter in front of the picker's. Nothing, if the service changes neither the model nor where requests go.",
+			find:        (*Configuration).behindThePicker,
+		},
+		{
+			Code: "BERTH115", Severity: policy.SeverityWarning, Title: "routing intents are written at the wrong place",
+			Explanation: "A header_to_metadata filter that writes intents stands behind the picker's filter, which has decided by then; or it copies x-selected-model and stands in front of a router's filter, which has not set it yet. Either way there is no intent.",
+			Fix:         "Put it behind the router's filter and in front of the picker's.",
+			find:        (*Configuration).intentsMisplaced,
+		},
+		{
+			Code: "BERTH116", Severity: policy.SeverityWarning, Title: "the router fails open",
+			Explanation: "An ext_proc filter in front of the picker's has failure_mode_allow true: while that service is away requests go on without what it says. The intent is missing then, and with it every hard constraint, such as residency.",
+			Fix:         "Set failure_mode_allow to false; or intent.required to true in the policy, by which the picker refuses requests without an intent.",
+			find:        (*Configuration).routersFailOpen,
+		},
+		{
+			Code: "BERTH117", Severity: policy.SeverityWarning, Title: "a subset is set and kept from the picker",
+			Explanation: "A filter writes into envoy.lb.subset_hint, and the picker's filter does not forward that namespace: the subset is not obeyed.",
+			Fix:         "Add envoy.lb.subset_hint to metadata_options.forwarding_namespaces.untyped of the picker's filter.",
+			find:        (*Configuration).subsetWithheld,
+		},
+		{
+			Code: "BERTH118", Severity: policy.SeverityWarning, Title: "fallbacks for a cluster that takes one address",
+			Explanation: "The policy has gateway.fallbacks above 0, so that the destination is a list. An ORIGINAL_DST cluster takes one address and answers 503 to a list, and the configuration has no override_host policy, which would walk it.",
+			Fix:         "Set gateway.fallbacks to 0, or use a cluster with override_host, as berthctl gateway writes it with --kind override-host.",
+			find:        (*Configuration).fallbacksToOneAddress,
+		},
+		{
+			Code: "BERTH119", Severity: policy.SeverityWarning, Title: "fallbacks without retries",
+			Explanation: "Fallbacks are reached by retries. No retry_policy of the configuration has a num_retries as large as gateway.fallbacks of the policy, so that the end of the list, or all of it, is never used.",
+			Fix:         "Give the pool's route a retry_policy with num_retries equal to gateway.fallbacks and a request_body_buffer_limit that holds the bodies to be sent again, as berthctl gateway writes it; or lower gateway.fallbacks.",
+			find:        (*Configuration).fallbacksWithoutRetries,
+		},
+		{
+			Code: "BERTH120", Severity: policy.SeverityWarning, Title: "plain headers are trusted and not removed",
+			Explanation: "The policy has trust.plainHeaders true, so that the picker believes headers by their names, and early_header_mutation of a listener with the picker's filter does not remove what clients send under one of those names.",
+			Fix:         "Remove the header in early_header_mutation_extensions; or set trust.plainHeaders to false and let header_to_metadata copy it into berth.dev, as berthctl gateway writes it with --semantic-router.",
+			find:        (*Configuration).plainHeadersKept,
+		},
+		{
+			Code: "BERTH121", Severity: policy.SeverityWarning, Title: "signed intents are removed",
+			Explanation: "The policy verifies signed intents, which come in the header x-berth-intent, and early_header_mutation of a listener with the picker's filter removes that header: no signed intent arrives.",
+			Fix:         "Remove x-berth-decision, x-berth-rung, x-berth-acted, x-berth-policy, x-berth-reason and x-berth-replica by name in place of the prefix x-berth-, as berthctl gateway writes it for such a policy. Leave intent.signedHeader out, if no signed intents are meant to come.",
+			find:        (*Configuration).signedIntentsRemoved,
+		},
 	}
 }
 
-// Lint finds what is questionable in the ext_proc filters of a gateway.
-func Lint(filters []Filter) []policy.Finding {
+// Lint finds what is questionable in a gateway; in front of a picker with policy p,
+// if that is known. It may be nil.
+func (c *Configuration) Lint(p *policy.Policy) []policy.Finding {
 	var findings []policy.Finding
-	for _, r := range Rules() {
-		if r.holds == nil && len(filters) == 0 {
+	rules := Rules()
+	for _, r := range rules {
+		if r.holds == nil && r.find == nil && len(c.Filters) == 0 {
 			findings = append(findings, r.finding("http_filters"))
 		}
 	}
-	for i := range filters {
-		where := fmt.Sprintf("ext_proc filter at line %d", filters[i].Line)
-		if filters[i].Route {
-			where = fmt.Sprintf("ext_proc settings of a route at line %d", filters[i].Line)
-		}
-		for _, r := range Rules() {
-			if r.holds != nil && r.holds(&filters[i]) {
-				findings = append(findings, r.finding(where))
+	for i := range c.Filters {
+		f := &c.Filters[i]
+		for _, r := range rules {
+			if !f.other && r.holds != nil && r.holds(f) {
+				findings = append(findings, r.finding(f.where()))
 			}
 		}
 	}
+	for _, r := range rules {
+		if r.find == nil {
+			continue
+		}
+		for _, where := range r.find(c, p) {
+			findings = append(findings, r.finding(where))
+		}
+	}
 	return findings
+}
+
+func (f *Filter) where() string {
+	if f.Route {
+		return fmt.Sprintf("ext_proc settings of a route at line %d", f.Line)
+	}
+	return fmt.Sprintf("ext_proc filter at line %d", f.Line)
 }
 
 func (r *Rule) finding(where string) policy.Finding {

@@ -13,6 +13,9 @@ import (
 	"strings"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	headertometadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
+	setmetadatav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_metadata/v3"
+	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -27,20 +30,50 @@ var ErrNotEnvoy = errors.New("is no Envoy configuration")
 // memory of its text. JSON is read without a tree.
 const maxYAML = 64 << 20
 
-// The types of an ext_proc filter's settings, and of those that a route puts in
-// their place.
+// The types of what is read.
 const (
+	// An ext_proc filter's settings, and those that a route puts in their place.
 	filterType = "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
 	routeType  = "envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute"
+	// Filters that write into dynamic metadata.
+	headersType  = "envoy.extensions.filters.http.header_to_metadata.v3.Config"
+	metadataType = "envoy.extensions.filters.http.set_metadata.v3.Config"
+	// What removes headers before any filter.
+	earlyType = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+	// What filters and early mutations are members of.
+	managerType = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+	// The policy that walks a list of destinations.
+	overrideHostType = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost"
 )
 
-// Filters reads the ext_proc filters of an Envoy configuration, wherever they
-// stand in it: in a bootstrap, in resources, in the dump of Envoy's admin
+// Configuration is what a gateway's configuration says of the picker's filters and
+// of what stands around them.
+type Configuration struct {
+	// Filters are the ext_proc filters, and what routes replace of them, in the order
+	// of the file.
+	Filters []Filter
+
+	managers []manager
+	writers  []writer
+	stripped []strip
+
+	// originalDst is the line of a cluster that takes one address; 0: there is none.
+	originalDst int
+	// overrideHost is set where a cluster walks a list.
+	overrideHost bool
+	// routes is set once a route with an action was seen; retries is the largest
+	// number of retries of a retry policy.
+	routes  bool
+	retries int
+}
+
+// Read reads the ext_proc filters of an Envoy configuration, and what stands around
+// them, wherever they stand in it: in a bootstrap, in resources, in the dump of Envoy's admin
 // endpoint. What begins with a brace and a quote is read as JSON, of one value;
 // all else as YAML, of any number of documents. A file without Envoy's keys at the top
 // is ErrNotEnvoy; what is wrong with one that has them is *policy.Error, joined.
-func Filters(file string, data []byte) ([]Filter, error) {
-	c := &configuration{file: file, data: bytes.TrimPrefix(data, []byte("\ufeff"))}
+func Read(file string, data []byte) (*Configuration, error) {
+	c := &reading{file: file, data: bytes.TrimPrefix(data, []byte("\ufeff"))}
 	read := c.readYAML
 	if isJSON(c.data) {
 		read = c.readJSON
@@ -51,18 +84,21 @@ func Filters(file string, data []byte) ([]Filter, error) {
 	case err != nil:
 		c.errs = append(c.errs, err)
 	}
-	return c.filters, errors.Join(c.errs...)
+	c.tellApart()
+	return &c.Configuration, errors.Join(c.errs...)
 }
 
-// configuration is a file of Envoy's while it is read.
-type configuration struct {
+// reading is a file of Envoy's while it is read.
+type reading struct {
+	Configuration
 	file string
 	data []byte
 
 	// envoy is set once a document has one of Envoy's keys at its top.
-	envoy   bool
-	filters []Filter
-	errs    []error
+	envoy bool
+	// next is the place of what is read next.
+	next int
+	errs []error
 
 	// lineEnds has the offset of each line's end, once it was asked for.
 	lineEnds []int
@@ -83,7 +119,7 @@ func spells(key, name string) bool {
 }
 
 // readYAML reads documents one at a time, so that one tree at most is held.
-func (c *configuration) readYAML() error {
+func (c *reading) readYAML() error {
 	if len(c.data) > maxYAML {
 		c.envoy = c.hasTopLine()
 		return &policy.Error{File: c.file, Value: "more than 64MiB", Allowed: "must be at most 64MiB as YAML; the JSON of Envoy's admin endpoint may be longer"}
@@ -102,13 +138,13 @@ func (c *configuration) readYAML() error {
 		for _, document := range root.Content {
 			eachMember(document, func(key string, _ *yaml.Node) { c.envoy = c.envoy || isTopKey(key) })
 		}
-		visit(&root, c.yamlMapping)
+		c.visit(&root, false)
 	}
 }
 
 // hasTopLine reports whether a line begins with one of Envoy's keys, in a file
 // that does not parse.
-func (c *configuration) hasTopLine() bool {
+func (c *reading) hasTopLine() bool {
 	for line := range bytes.Lines(c.data) {
 		key, _, found := bytes.Cut(line, []byte(":"))
 		if found && len(key) < 32 && isTopKey(strings.Trim(string(key), `"' `)) && key[0] != ' ' {
@@ -130,14 +166,28 @@ func yamlError(err error) (line int, reason string) {
 	return line, reason
 }
 
-// visit calls see for each mapping of a document. Aliases are not followed: what
-// they stand for is visited where it is written.
-func visit(n *yaml.Node, see func(*yaml.Node)) {
+// visit reads each mapping of a document; perRoute is set inside of what routes put
+// in the place of filters. Aliases are not followed: what they stand for is visited
+// where it is written.
+func (c *reading) visit(n *yaml.Node, perRoute bool) {
+	from, kind := c.next, ""
 	if n.Kind == yaml.MappingNode {
-		see(n)
+		kind = c.yamlMapping(n, perRoute)
 	}
-	for _, child := range n.Content {
-		visit(child, see)
+	for i, child := range n.Content {
+		within := n.Kind == yaml.MappingNode && i%2 == 1 && spells(behind(n.Content[i-1]).Value, perRouteKey)
+		c.visit(child, perRoute || within)
+	}
+	c.close(kind, from)
+}
+
+// perRouteKey is the key of what a route puts in the place of filters.
+const perRouteKey = "typed_per_filter_config"
+
+// close ends what began at a place, if that is a connection manager.
+func (c *reading) close(kind string, from int) {
+	if isType(kind, managerType) {
+		c.managers = append(c.managers, manager{from, c.next})
 	}
 }
 
@@ -161,16 +211,29 @@ func eachMember(n *yaml.Node, see func(key string, value *yaml.Node)) {
 	}
 }
 
-// yamlMapping takes a mapping's settings if they are of one of the two types.
-func (c *configuration) yamlMapping(n *yaml.Node) {
-	kind := ""
+// yamlMapping takes a mapping's settings if they are of a type that is read, and
+// returns the type.
+func (c *reading) yamlMapping(n *yaml.Node, perRoute bool) (kind string) {
 	eachMember(n, func(key string, value *yaml.Node) {
-		if key == "@type" {
+		switch {
+		case key == "@type":
 			kind = value.Value
+		case key == "type":
+			c.clusterType(n.Line, value.Value)
+		case key == "route" && value.Kind == yaml.MappingNode:
+			c.routes = true
+		case spells(key, "retry_policy") && value.Kind == yaml.MappingNode:
+			retries := "1"
+			eachMember(value, func(key string, value *yaml.Node) {
+				if spells(key, "num_retries") {
+					retries = value.Value
+				}
+			})
+			c.retry(retries)
 		}
 	})
 	if !isSettings(kind) {
-		return
+		return kind
 	}
 	kept := settings{}
 	var errs []error
@@ -188,7 +251,22 @@ func (c *configuration) yamlMapping(n *yaml.Node) {
 			}
 		}
 	})
-	c.add(n.Line, kind, kept, errors.Join(errs...))
+	c.add(n.Line, kind, kept, perRoute, errors.Join(errs...))
+	return kind
+}
+
+// clusterType takes what may be the type of a cluster.
+func (c *reading) clusterType(line int, kind string) {
+	if kind == "ORIGINAL_DST" && c.originalDst == 0 {
+		c.originalDst = line
+	}
+}
+
+// retry takes the number of retries of a policy. What is no number Envoy refuses.
+func (c *reading) retry(number string) {
+	if n, err := strconv.Atoi(number); err == nil {
+		c.retries = max(c.retries, n)
+	}
 }
 
 // space is what may stand between the parts of JSON.
@@ -209,7 +287,7 @@ func (*unread) UnmarshalJSON([]byte) error { return nil }
 
 // readJSON checks the file and looks for objects of the two types in it. A dump
 // may be large, so nothing is held of it but the settings that are linted.
-func (c *configuration) readJSON() error {
+func (c *reading) readJSON() error {
 	err := json.Unmarshal(c.data, &unread{})
 	c.scanJSON(err == nil)
 	var syntax *json.SyntaxError
@@ -222,27 +300,45 @@ func (c *configuration) readJSON() error {
 
 // scanJSON goes through brackets and strings. Of a file that is not valid it
 // finds the keys at the top alone.
-func (c *configuration) scanJSON(valid bool) {
+func (c *reading) scanJSON(valid bool) {
 	type bracket struct {
-		begin int
-		kind  string
+		begin    int
+		from     int // the place of what is read first inside
+		kind     string
+		perRoute bool // inside of what routes put in the place of filters
+		route    bool // a route's action
+		retry    bool // a retry policy
 	}
 	var open []bracket
 	var key []byte // the one whose value is next
 	for i := 0; i < len(c.data); i++ {
 		switch c.data[i] {
 		case '{', '[':
-			open, key = append(open, bracket{begin: i}), nil
+			open = append(open, bracket{
+				begin: i, from: c.next,
+				perRoute: isKey(key, perRouteKey) || len(open) > 0 && open[len(open)-1].perRoute,
+				route:    string(key) == "route",
+				retry:    isKey(key, "retry_policy"),
+			})
+			key = nil
 		case '}', ']':
 			if len(open) == 0 {
 				return // not valid
 			}
 			inner := open[len(open)-1]
 			open = open[:len(open)-1]
-			if valid && isSettings(inner.kind) {
-				kept, err := settingsOf(c.data[inner.begin : i+1])
-				c.add(c.lineAt(inner.begin), inner.kind, kept, err)
+			if !valid || c.data[i] == ']' {
+				continue
 			}
+			c.routes = c.routes || inner.route
+			if inner.retry {
+				c.retry(retriesOf(c.data[inner.begin : i+1]))
+			}
+			if isSettings(inner.kind) {
+				kept, err := settingsOf(c.data[inner.begin : i+1])
+				c.add(c.lineAt(inner.begin), inner.kind, kept, inner.perRoute, err)
+			}
+			c.close(inner.kind, inner.from)
 		case '"':
 			text, length := jsonString(c.data[i:])
 			i += length - 1
@@ -252,9 +348,31 @@ func (c *configuration) scanJSON(valid bool) {
 				c.envoy = c.envoy || len(open) == 1 && isTopKey(string(text))
 			case len(open) > 0 && string(key) == "@type":
 				open[len(open)-1].kind = string(text)
+			case string(key) == "type" && string(text) == "ORIGINAL_DST":
+				c.clusterType(c.lineAt(i), string(text))
 			}
 		}
 	}
+}
+
+// isKey reports what spells does, of a key in JSON, without work for most.
+func isKey(key []byte, name string) bool {
+	return len(key) <= len(name) && len(key) >= len(name)-strings.Count(name, "_") && spells(string(key), name)
+}
+
+// retriesOf is the number of retries of a retry policy in JSON that is valid; one, if
+// it says none.
+func retriesOf(policy json.RawMessage) string {
+	var all map[string]json.RawMessage
+	retries := "1"
+	if json.Unmarshal(policy, &all) == nil {
+		for key, value := range all {
+			if spells(key, "num_retries") {
+				retries = string(value)
+			}
+		}
+	}
+	return retries
 }
 
 // jsonString is the text of the string that data begins with, and its length
@@ -280,7 +398,7 @@ func jsonString(data []byte) (text []byte, length int) {
 }
 
 // lineAt is the line of an offset, from 1.
-func (c *configuration) lineAt(offset int) int {
+func (c *reading) lineAt(offset int) int {
 	if c.lineEnds == nil {
 		c.lineEnds = []int{}
 		for i, b := range c.data {
@@ -302,7 +420,7 @@ type settings map[string]json.RawMessage
 func settingName(key string) (name string, read bool) {
 	for _, name := range []string{
 		"processing_mode", "failure_mode_allow", "observability_mode", "metadata_options", "response_attributes",
-		"disabled", "overrides",
+		"disabled", "overrides", "request_rules", "metadata", "metadata_namespace", "mutations",
 	} {
 		if spells(key, name) {
 			return name, true
@@ -346,29 +464,117 @@ func (s settings) decode(into proto.Message, names ...string) error {
 // protoPlace is where protojson found an error, in a text that nobody wrote.
 var protoPlace = regexp.MustCompile(`^proto:\W*(?:syntax error )?\(line \d+:\d+\): `)
 
-// isSettings reports whether a type is one of the two whose settings are linted.
+// isSettings reports whether a type is one whose settings are read.
 func isSettings(kind string) bool {
-	return strings.HasSuffix(kind, "/"+filterType) || strings.HasSuffix(kind, "/"+routeType)
+	for _, read := range []string{filterType, routeType, headersType, metadataType, earlyType, overrideHostType} {
+		if isType(kind, read) {
+			return true
+		}
+	}
+	return false
+}
+
+// isType reports whether the URL of a type is that of a message.
+func isType(url, message string) bool {
+	before, found := strings.CutSuffix(url, message)
+	return found && strings.HasSuffix(before, "/")
 }
 
 // add keeps what settings of a type say, or what is wrong with them.
-func (c *configuration) add(line int, kind string, s settings, err error) {
-	filter, named := Filter{Line: line, settings: &extprocv3.ExternalProcessor{}}, filterType
-	if strings.HasSuffix(kind, "/"+routeType) {
-		filter.Route, named = true, routeType
-	}
-	switch {
-	case err != nil:
-	case filter.Route:
-		err = filter.override(s)
-	default:
-		err = s.decode(filter.settings, "processing_mode", "failure_mode_allow", "observability_mode", "metadata_options", "response_attributes")
+func (c *reading) add(line int, kind string, s settings, perRoute bool, err error) {
+	at := c.next
+	c.next++
+	named := kind[strings.LastIndexByte(kind, '/')+1:]
+	if err == nil {
+		switch named {
+		case filterType, routeType:
+			f := Filter{Line: line, at: at, Route: named == routeType, settings: &extprocv3.ExternalProcessor{}}
+			if f.Route {
+				err = f.override(s)
+			} else {
+				err = s.decode(f.settings, "processing_mode", "failure_mode_allow", "observability_mode", "metadata_options", "response_attributes")
+			}
+			if err == nil {
+				c.Filters = append(c.Filters, f)
+			}
+		case headersType:
+			err = c.addHeaderRules(writer{line: line, at: at, route: perRoute}, s)
+		case metadataType:
+			err = c.addMetadata(writer{line: line, at: at, route: perRoute}, s)
+		case earlyType:
+			err = c.addStrip(at, s)
+		case overrideHostType:
+			c.overrideHost = true
+		}
 	}
 	if err != nil {
 		c.errs = append(c.errs, &policy.Error{File: c.file, Line: line, Field: named, Allowed: "cannot be read: " + err.Error()})
-		return
 	}
-	c.filters = append(c.filters, filter)
+}
+
+// addHeaderRules keeps what header_to_metadata writes on the way of a request.
+func (c *reading) addHeaderRules(w writer, s settings) error {
+	var config headertometadatav3.Config
+	if err := s.decode(&config, "request_rules"); err != nil {
+		return err
+	}
+	for _, rule := range config.GetRequestRules() {
+		if present := rule.GetOnHeaderPresent(); present != nil {
+			w := w
+			w.namespace, w.header = present.GetMetadataNamespace(), strings.ToLower(rule.GetHeader())
+			w.source = "header " + w.header
+			if w.header == "" {
+				w.source = "cookie " + rule.GetCookie()
+			}
+			c.writers = append(c.writers, w)
+		}
+		if missing := rule.GetOnHeaderMissing(); missing != nil {
+			w := w
+			w.namespace = missing.GetMetadataNamespace()
+			c.writers = append(c.writers, w)
+		}
+	}
+	return nil
+}
+
+// addMetadata keeps what set_metadata writes.
+func (c *reading) addMetadata(w writer, s settings) error {
+	var config setmetadatav3.Config
+	if err := s.decode(&config, "metadata", "metadata_namespace"); err != nil {
+		return err
+	}
+	namespaces := []string{config.GetMetadataNamespace()} //nolint:staticcheck // the older form of the same
+	for _, m := range config.GetMetadata() {
+		namespaces = append(namespaces, m.GetMetadataNamespace())
+	}
+	for _, w.namespace = range namespaces {
+		if w.namespace != "" {
+			c.writers = append(c.writers, w)
+		}
+	}
+	return nil
+}
+
+// addStrip keeps the names that an early header mutation removes.
+func (c *reading) addStrip(at int, s settings) error {
+	var config earlyv3.HeaderMutation
+	if err := s.decode(&config, "mutations"); err != nil {
+		return err
+	}
+	removed := strip{at: at}
+	for _, m := range config.GetMutations() {
+		if name := m.GetRemove(); name != "" {
+			removed.names = append(removed.names, strings.ToLower(name))
+		}
+		switch key := m.GetRemoveOnMatch().GetKeyMatcher(); {
+		case key.GetExact() != "":
+			removed.names = append(removed.names, strings.ToLower(key.GetExact()))
+		case key.GetPrefix() != "":
+			removed.prefixes = append(removed.prefixes, strings.ToLower(key.GetPrefix()))
+		}
+	}
+	c.stripped = append(c.stripped, removed)
+	return nil
 }
 
 // override sets what a route replaces of the filter.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/berth-dev/berth/internal/intent"
 )
 
 // Kind is how Envoy gets from the picker's answer to a replica.
@@ -23,12 +25,12 @@ const (
 	OriginalDst Kind = "original-dst"
 )
 
-// What Options.PickerTLS may be beside a file.
+// What Options.PickerTLS and Router.TLS may be beside a file.
 const (
 	// PickerTLSOff is plain HTTP/2.
 	PickerTLSOff = "off"
 	// PickerTLSUnverified takes any certificate: nobody on the wire reads along,
-	// but whoever gets in between can be the picker.
+	// but whoever gets in between can be the picker, or the router.
 	PickerTLSUnverified = "unverified"
 )
 
@@ -70,6 +72,14 @@ type Options struct {
 	// PickerAddress. Envoy reads the file when it starts.
 	PickerTLS string
 
+	// Router is the semantic router that chooses the logical model of each request
+	// before the picker is asked; nil where there is none.
+	Router *Router
+
+	// SignedIntents lets the header x-berth-intent of clients through to a picker that
+	// verifies its signature. Otherwise it is removed.
+	SignedIntents bool
+
 	// EndpointsFile is the path, as Envoy will see it, of the file that holds
 	// the endpoints; it ends in .yaml, by which Envoy tells its format. It must
 	// exist when Envoy starts, and its directory is watched. Empty keeps the
@@ -90,6 +100,8 @@ type Options struct {
 	// it may still retry, to send them again: up to 1 GiB, 0 means
 	// DefaultBodyBufferLimit. A longer body flows all the same, but is not
 	// retried once a part of it was sent. Without Fallbacks nothing is kept.
+	// With a Router, which reads bodies as a whole, a longer one is refused with
+	// 413.
 	BodyBufferLimit int64
 
 	// RequestTrailers lets h1 request trailers through to the picker; h2
@@ -101,6 +113,41 @@ type Options struct {
 	// x-request-id, no query and no body.
 	AccessLog string
 }
+
+// Router is a semantic router: an ext_proc service that reads a request, sets
+// the header x-selected-model to the logical model of its choice, and rewrites the
+// body's model to the served id. What it sets becomes the routing intent that the
+// picker trusts, so its address and TLS deserve the care that the picker's get.
+type Router struct {
+	// Address is the ip:port or name:port of the router's ext_proc listener, and
+	// not that of the picker.
+	Address string
+
+	// TLS is as Options.PickerTLS.
+	TLS string
+
+	// DecisionHeaders are further headers that the router sets and that are part of
+	// the intent. Headers and keys are unique.
+	DecisionHeaders []HeaderMapping
+}
+
+// HeaderMapping makes a header that the router sets a part of the routing intent.
+// Copies that clients send are removed before the router runs, and the router's own
+// before the request goes to a replica.
+type HeaderMapping struct {
+	// Header is the header's name, in lower case.
+	Header string
+	// Key is the flat key of the intent: servedModels, priority, sessionKey,
+	// contextInputTokens, contextOutputTokens, or requirement.CLASS.KEY with a class
+	// of authorization, safety, residency, capability or placement.
+	Key string
+}
+
+// SelectedModelHeader is the header in which the router says the logical model.
+const SelectedModelHeader = "x-selected-model"
+
+// selectedModelKey is the flat key that it is for.
+const selectedModelKey = "logicalModel"
 
 // Endpoint is one replica, as Envoy is to know it.
 type Endpoint struct {
@@ -136,6 +183,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.BodyBufferLimit == 0 {
 		o.BodyBufferLimit = DefaultBodyBufferLimit
 	}
+	if o.Router != nil {
+		router := *o.Router
+		if router.TLS == "" {
+			router.TLS = PickerTLSOff
+		}
+		o.Router = &router
+	}
 	var errs []error
 	refuse := func(field string, value any, allowed string) {
 		errs = append(errs, &Error{Field: field, Value: fmt.Sprint(value), Allowed: allowed})
@@ -152,12 +206,24 @@ func (o Options) withDefaults() (Options, error) {
 			refuse("AdminAddress", o.AdminAddress, "must be ip:port, IPv6 in brackets and without a zone, such as 127.0.0.1:9901, or empty")
 		}
 	}
-	if _, err := parsePicker(o.PickerAddress); err != nil {
-		refuse("PickerAddress", o.PickerAddress, "must be ip:port or name:port with a port from 1 to 65535, IPv6 in brackets and without a zone")
+	picker, err := parseService(o.PickerAddress)
+	if err != nil {
+		refuse("PickerAddress", o.PickerAddress, serviceForm)
 	}
-	if tls := o.PickerTLS; tls != PickerTLSOff && tls != PickerTLSUnverified && (!filepath.IsAbs(tls) || !printable(tls)) {
-		refuse("PickerTLS", tls, fmt.Sprintf("must be %s, %s, or the absolute and printable path of a file with certificates of authorities",
-			PickerTLSOff, PickerTLSUnverified))
+	if !isTLSMode(o.PickerTLS) {
+		refuse("PickerTLS", o.PickerTLS, tlsForm)
+	}
+	if r := o.Router; r != nil {
+		switch address, err := parseService(r.Address); {
+		case err != nil:
+			refuse("Router.Address", r.Address, serviceForm)
+		case address == picker:
+			refuse("Router.Address", r.Address, "must not be that of PickerAddress: the router and the picker are two services")
+		}
+		if !isTLSMode(r.TLS) {
+			refuse("Router.TLS", r.TLS, tlsForm)
+		}
+		errs = append(errs, checkDecisionHeaders(r.DecisionHeaders)...)
 	}
 	if o.EndpointsFile != "" && (filepath.Ext(o.EndpointsFile) != ".yaml" || !printable(o.EndpointsFile)) {
 		refuse("EndpointsFile", o.EndpointsFile, "must be a printable path that ends in .yaml, or empty")
@@ -186,6 +252,57 @@ func (o Options) withDefaults() (Options, error) {
 		return Options{}, errors.Join(errs...)
 	}
 	return o, nil
+}
+
+const serviceForm = "must be ip:port or name:port with a port from 1 to 65535, IPv6 in brackets and without a zone"
+
+const tlsForm = "must be " + PickerTLSOff + ", " + PickerTLSUnverified + ", or the absolute and printable path of a file with certificates of authorities"
+
+func isTLSMode(tls string) bool {
+	return tls == PickerTLSOff || tls == PickerTLSUnverified || filepath.IsAbs(tls) && printable(tls)
+}
+
+// checkDecisionHeaders holds what would take a header away from those who need it,
+// or never become part of an intent.
+func checkDecisionHeaders(mappings []HeaderMapping) (errs []error) {
+	headers, keys := make(map[string]int, len(mappings)), make(map[string]int, len(mappings))
+	for i, m := range mappings {
+		field := func(name string) string { return fmt.Sprintf("Router.DecisionHeaders[%d].%s", i, name) }
+		if !decisionHeader.MatchString(m.Header) || isTaken(m.Header) {
+			errs = append(errs, &Error{field("Header"), m.Header, "must be a header's name in lower case of at most 128 letters, digits, - and _" +
+				" that begins with x-, and neither with x-gateway-, x-berth-, x-envoy- or x-forwarded- nor be x-selected-model, x-request-id or x-real-ip"})
+		}
+		if first, twice := headers[m.Header]; twice {
+			errs = append(errs, &Error{field("Header"), m.Header, fmt.Sprintf("must be unique, and is that of Router.DecisionHeaders[%d]", first)})
+		} else {
+			headers[m.Header] = i
+		}
+		if m.Key == selectedModelKey {
+			errs = append(errs, &Error{field("Key"), m.Key, "must not be the key that " + SelectedModelHeader + " is for"})
+		} else if err := intent.FlatKey(m.Key); err != nil {
+			errs = append(errs, &Error{field("Key"), m.Key, err.Error()})
+		}
+		if first, twice := keys[m.Key]; twice {
+			errs = append(errs, &Error{field("Key"), m.Key, fmt.Sprintf("must be unique, and is that of Router.DecisionHeaders[%d]", first)})
+		} else {
+			keys[m.Key] = i
+		}
+	}
+	return errs
+}
+
+// decisionHeader keeps to names of one's own: all others, such as authorization or
+// content-type, are the client's, and removing them would break its request.
+var decisionHeader = regexp.MustCompile(`^x-[a-z0-9_-]{1,126}$`)
+
+// isTaken reports whether a header has a meaning already.
+func isTaken(header string) bool {
+	for _, prefix := range []string{"x-gateway-", "x-berth-", "x-envoy-", "x-forwarded-"} {
+		if strings.HasPrefix(header, prefix) {
+			return true
+		}
+	}
+	return header == SelectedModelHeader || header == "x-request-id" || header == "x-real-ip"
 }
 
 // checkEndpoints holds what Envoy would refuse, or would silently merge.
@@ -234,23 +351,23 @@ var dnsName = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\
 // is a number.
 var onlyNumbers = regexp.MustCompile(`(^|\.)[0-9]+\.?$`)
 
-var errPicker = errors.New("neither ip:port nor name:port")
+var errService = errors.New("neither ip:port nor name:port")
 
-func parsePicker(address string) (socket, error) {
+func parseService(address string) (socket, error) {
 	if a, err := netip.ParseAddrPort(address); err == nil {
 		if a.Port() == 0 || a.Addr().Zone() != "" || a.Addr().IsUnspecified() {
-			return socket{}, errPicker
+			return socket{}, errService
 		}
 		return socketOf(a), nil
 	}
 	i := strings.LastIndexByte(address, ':')
 	if i < 0 {
-		return socket{}, errPicker
+		return socket{}, errService
 	}
 	host := address[:i]
 	port, err := strconv.ParseUint(address[i+1:], 10, 16)
 	if err != nil || port == 0 || len(host) > 253 || !dnsName.MatchString(host) || onlyNumbers.MatchString(host) {
-		return socket{}, errPicker
+		return socket{}, errService
 	}
 	return socket{Host: host, Port: uint16(port), Name: true}, nil
 }

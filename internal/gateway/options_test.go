@@ -158,3 +158,51 @@ func TestQuotedStringsReadBackUnchanged(t *testing.T) {
 		}
 	})
 }
+
+func TestARouterThatCannotWorkIsRefusedByField(t *testing.T) {
+	mapped := func(header, key string) func(*Router) {
+		return func(r *Router) { r.DecisionHeaders = append(r.DecisionHeaders, HeaderMapping{header, key}) }
+	}
+	for _, tc := range []struct {
+		name  string
+		spoil func(*Router)
+		field string
+		want  string // a fragment of the message
+	}{
+		{"no address", func(r *Router) { r.Address = "" }, "Router.Address", `"": must be ip:port or name:port`},
+		{"the picker's address", func(r *Router) { r.Address = "127.0.0.1:9002" }, "Router.Address", "must not be that of PickerAddress"},
+		{"TLS mistyped", func(r *Router) { r.TLS = "on" }, "Router.TLS", `"on": must be off, unverified, or the absolute`},
+		{"no header", mapped("", "priority"), "Router.DecisionHeaders[1].Header", `"": must be a header's name in lower case`},
+		{"header in capitals", mapped("X-Tenant", "priority"), "Router.DecisionHeaders[1].Header", "X-Tenant"},
+		{"header that breaks out of the file", mapped("x-a\"}\n", "priority"), "Router.DecisionHeaders[1].Header", `\n`},
+		{"header of the client's", mapped("authorization", "priority"), "Router.DecisionHeaders[1].Header", "begins with x-"},
+		{"header of Envoy's", mapped("x-envoy-max-retries", "priority"), "Router.DecisionHeaders[1].Header", "x-envoy-"},
+		{"header of the picker's", mapped("x-berth-intent", "priority"), "Router.DecisionHeaders[1].Header", "x-berth-"},
+		{"header of the destination", mapped("x-gateway-destination-endpoint", "priority"), "Router.DecisionHeaders[1].Header", "x-gateway-"},
+		{"header that joins records", mapped("x-request-id", "priority"), "Router.DecisionHeaders[1].Header", "x-request-id"},
+		{"header of the model", mapped("x-selected-model", "servedModels"), "Router.DecisionHeaders[1].Header", "nor be x-selected-model"},
+		{"header given twice", mapped("x-residency", "priority"), "Router.DecisionHeaders[1].Header", `"x-residency": must be unique, and is that of Router.DecisionHeaders[0]`},
+		{"key of the model", mapped("x-model", "logicalModel"), "Router.DecisionHeaders[1].Key", "must not be the key that x-selected-model is for"},
+		{"unknown key", mapped("x-model", "model"), "Router.DecisionHeaders[1].Key", `"model": must be logicalModel, servedModels`},
+		{"unknown class", mapped("x-model", "requirement.speed.x"), "Router.DecisionHeaders[1].Key", "class"},
+		{"key with a line break", mapped("x-model", "requirement.safety.a\nb"), "Router.DecisionHeaders[1].Key", `\n`},
+		{"key given twice", mapped("x-place", "requirement.residency.berth.dev/residency"), "Router.DecisionHeaders[1].Key", "Router.DecisionHeaders[0]"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := valid()
+			o.Router = &Router{Address: "127.0.0.1:50051", DecisionHeaders: []HeaderMapping{{"x-residency", "requirement.residency.berth.dev/residency"}}}
+			if _, err := Bootstrap(o); err != nil {
+				t.Fatal(err)
+			}
+			tc.spoil(o.Router)
+			_, err := Bootstrap(o)
+			var bad *Error
+			if !errors.As(err, &bad) {
+				t.Fatalf("error is %v, want an *Error", err)
+			}
+			if bad.Field != tc.field || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %q names the field %q; want %q and %q", err, bad.Field, tc.field, tc.want)
+			}
+		})
+	}
+}

@@ -29,6 +29,8 @@ type picker struct {
 // An exchange is what one stream told the picker.
 type exchange struct {
 	RequestHeaders map[string]string
+	Intent         map[string]any // what the namespace of intents held with the request's headers
+	Body           string         // of the request
 	Trailers       bool
 	Attributes     map[string]*structpb.Value
 	Served         string // the metadata that Envoy wrote for the last attempt
@@ -84,11 +86,13 @@ func (p *picker) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		switch m := message.Request.(type) {
 		case *extprocv3.ProcessingRequest_RequestHeaders:
 			x.RequestHeaders = headers(m.RequestHeaders.GetHeaders())
+			x.Intent = message.MetadataContext.GetFilterMetadata()["berth.dev"].AsMap()
 			answer.Response = &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}
 			if answer.DynamicMetadata, err = p.pick(); err != nil {
 				return err
 			}
 		case *extprocv3.ProcessingRequest_RequestBody:
+			x.Body += string(m.RequestBody.GetBody())
 			answer.Response = &extprocv3.ProcessingResponse_RequestBody{RequestBody: same(m.RequestBody)}
 		case *extprocv3.ProcessingRequest_RequestTrailers:
 			x.Trailers = true

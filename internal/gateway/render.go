@@ -24,7 +24,7 @@ func Bootstrap(o Options) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	picker, err := parsePicker(o.PickerAddress)
+	picker, err := parseService(o.PickerAddress)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,17 @@ func Bootstrap(o Options) ([]byte, error) {
 		EndpointsDir: filepath.Dir(o.EndpointsFile),
 	}
 	if o.PickerTLS != PickerTLSOff {
-		v.PickerTLS = pickerTLS(picker, o.PickerTLS)
+		v.PickerTLS = tlsTo(picker, o.PickerTLS)
+	}
+	if r := o.Router; r != nil {
+		address, err := parseService(r.Address)
+		if err != nil {
+			return nil, err
+		}
+		v.Router = &routerView{Router: *r, Socket: address}
+		if r.TLS != PickerTLSOff {
+			v.Router.TLS = tlsTo(address, r.TLS)
+		}
 	}
 	if o.AdminAddress != "" {
 		admin := socketOf(netip.MustParseAddrPort(o.AdminAddress))
@@ -69,33 +79,41 @@ func EndpointsFile(o Options) ([]byte, error) {
 	})
 }
 
-// bootstrapView is what envoy.yaml.tmpl shows. Listen, PickerTLS and Endpoints
-// stand in front of the option of the same meaning.
+// bootstrapView is what envoy.yaml.tmpl shows. Listen, PickerTLS, Router and
+// Endpoints stand in front of the option of the same meaning.
 type bootstrapView struct {
 	Options
 	Listen       socket
 	Admin        *socket
 	Picker       socket
 	PickerTLS    *tlsView
+	Router       *routerView
 	Endpoints    []endpointView
 	Dynamic      bool
 	EndpointsDir string
 }
 
-// tlsView is TLS to the picker.
+// routerView is the semantic router. TLS stands in front of that of the options.
+type routerView struct {
+	Router
+	Socket socket
+	TLS    *tlsView
+}
+
+// tlsView is TLS to the picker or the router.
 type tlsView struct {
-	// ServerName is what Envoy asks for; empty where the picker has no name.
+	// ServerName is what Envoy asks for; empty where the service has no name.
 	ServerName string
 	// CAFile is empty where nothing is verified. Otherwise the certificate must
 	// name Name, of which the kind is SANType.
 	CAFile, SANType, Name string
 }
 
-func pickerTLS(picker socket, mode string) *tlsView {
-	v := &tlsView{SANType: "IP_ADDRESS", Name: picker.Host}
-	if picker.Name {
+func tlsTo(service socket, mode string) *tlsView {
+	v := &tlsView{SANType: "IP_ADDRESS", Name: service.Host}
+	if service.Name {
 		// The dot at the end of a full name is for DNS alone.
-		v.SANType, v.Name = "DNS", strings.TrimSuffix(picker.Host, ".")
+		v.SANType, v.Name = "DNS", strings.TrimSuffix(service.Host, ".")
 		v.ServerName = v.Name
 	}
 	if mode != PickerTLSUnverified {
@@ -129,8 +147,9 @@ var templateFiles embed.FS
 // templates never change after they were parsed; a mistake in them stops every
 // test of this package.
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"quote": quote,
-	"args":  listOf,
+	"quote":     quote,
+	"args":      listOf,
+	"serviceOf": func(name string, s socket, tls *tlsView) service { return service{name, s, tls} },
 }).ParseFS(templateFiles, "*.tmpl"))
 
 // quote writes s as a double-quoted YAML scalar. In ASCII, Go's escapes are all
@@ -141,6 +160,21 @@ func quote(s string) string { return strconv.QuoteToASCII(s) }
 type list struct {
 	Endpoints []endpointView
 	Indent    string
+}
+
+// service is what the template "service" shows: the cluster of an ext_proc service.
+type service struct {
+	Name   string
+	Socket socket
+	TLS    *tlsView
+}
+
+// Role is what the service is in a sentence.
+func (s service) Role() string {
+	if s.Name == "semantic-router" {
+		return "router"
+	}
+	return s.Name
 }
 
 func listOf(endpoints []endpointView, indent string) list { return list{endpoints, indent} }

@@ -41,7 +41,7 @@ func BenchmarkRequest(b *testing.B) {
 			Method: "POST", Path: "/v1/chat/completions", ContentType: "application/json",
 			Body: body, BodySeen: true, ReceivedAt: now, CompleteAt: now, Deadline: now + 1e9,
 		}
-		d, refusal := r.decider.Decide(req)
+		d, refusal := r.decider.begin().Decide(req)
 		if refusal != nil {
 			b.Fatal(refusal)
 		}

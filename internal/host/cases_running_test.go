@@ -382,7 +382,7 @@ func TestP8_ALongPromptAndAManyEndpointsCostNoMoreAllocations(t *testing.T) {
 		req := r.request(`{"model":"m","prompt":[` + strings.TrimSuffix(strings.Repeat("128000,", tokens), ",") + `]}`)
 		req.Path = "/v1/completions"
 		return testing.AllocsPerRun(20, func() {
-			d, refusal := r.decider.Decide(req)
+			d, refusal := r.decider.begin().Decide(req)
 			if refusal != nil {
 				t.Fatal(refusal)
 			}

@@ -867,7 +867,7 @@ func TestZ3_Z4_WhatIsSaidOnTheWayStaysThere(t *testing.T) {
 		{parts: []string{canary + strings.Repeat("x", 1<<10)}},
 		{metadata: subsetOf(canary), parts: []string{hello}},
 		{metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-			"berth.dev": {Fields: map[string]*structpb.Value{canary: structpb.NewStringValue(canary)}},
+			"berth.dev": {Fields: map[string]*structpb.Value{"not-a-key": structpb.NewStringValue(canary)}},
 		}}, parts: []string{hello}},
 	} {
 		q.headers = secrets()

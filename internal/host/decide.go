@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/intent"
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/policy"
 	"github.com/berth-dev/berth/internal/pool"
@@ -21,15 +22,33 @@ import (
 // active is one policy in the form that requests are decided by. A request
 // keeps the one it started with.
 type active struct {
-	policy *policy.Policy
-	plan   *placement.Plan
+	policy  *policy.Policy
+	plan    *placement.Plan
+	intents *intent.Reader
+	// headers are those that an intent may come by, or could if they were trusted.
+	headers []string
+}
+
+// rules are what screening goes by.
+func (a *active) rules() screen.Rules {
+	s := &a.policy.Screening
+	return screen.Rules{PassContextUnknown: s.PassContextUnknown, QuarantineShare: s.Quarantine.MaxShare}
+}
+
+// quarantine says when an endpoint that fails is put away.
+func (a *active) quarantine() pool.QuarantineRules {
+	q := &a.policy.Screening.Quarantine
+	return pool.QuarantineRules{Failures: q.Failures, ProbeAfter: q.ProbeAfter}
 }
 
 // decider takes a request through intent, screening, placement and guard.
 type decider struct {
 	registry *pool.Registry
+	index    *screen.Index
 	active   atomic.Pointer[active]
 	clock    telemetry.Clock
+	// wall is the time of day, which intents are dated by.
+	wall     func() time.Time
 	recorder *recorder
 	metrics  *metrics
 	ids      *idSource
@@ -44,10 +63,12 @@ type scratch struct {
 	document document
 }
 
-func newDecider(registry *pool.Registry, clock telemetry.Clock, rec *recorder, m *metrics) *decider {
+func newDecider(registry *pool.Registry, clock telemetry.Clock, wall func() time.Time, rec *recorder, m *metrics) *decider {
 	return &decider{
 		registry: registry,
+		index:    screen.NewIndex(),
 		clock:    clock,
+		wall:     wall,
 		recorder: rec,
 		metrics:  m,
 		ids:      newIDSource(),
@@ -55,11 +76,19 @@ func newDecider(registry *pool.Registry, clock telemetry.Clock, rec *recorder, m
 	}
 }
 
+// session decides one request by the policy that was in force when it began.
+type session struct {
+	*decider
+	act *active
+}
+
+// begin starts a request.
+func (d *decider) begin() session { return session{d, d.active.Load()} }
+
 // Decide implements extproc.Decider.
-func (d *decider) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refusal) {
-	d.countUntrusted(req)
+func (d session) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refusal) {
 	now := d.clock()
-	act := d.active.Load()
+	act := d.act
 	id := d.ids.next()
 	s := d.scratch.Get().(*scratch)
 	defer d.scratch.Put(s)
@@ -81,13 +110,7 @@ func (d *decider) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refus
 		return nil, refusal
 	}
 	d.metrics.decided(s.placed.Rung, d.clock().Sub(now))
-	return d.recorder.placed(c, d), nil
-}
-
-func (d *decider) countUntrusted(req *extproc.Request) {
-	for _, name := range req.UntrustedHeaders {
-		d.metrics.untrustedHeader(name)
-	}
+	return d.recorder.placed(c, d.decider), nil
 }
 
 // refusedByProtocol counts a request that the protocol layer refused, and records
@@ -97,11 +120,12 @@ func (d *decider) refusedByProtocol(req *extproc.Request, decision extproc.Decis
 	if decision != nil {
 		return
 	}
-	d.countUntrusted(req)
+	act := d.active.Load()
+	d.countUntrusted(act, inputOf(req))
 	c := &cycle{
 		id:      d.ids.next(),
 		now:     d.clock(),
-		act:     d.active.Load(),
+		act:     act,
 		set:     d.registry.Set(),
 		request: req,
 		facts:   request.Facts{API: request.APIOf(req.Path), Unread: request.UnreadRefused},
@@ -119,7 +143,9 @@ type cycle struct {
 	act     *active
 	set     *pool.Set
 	request *extproc.Request
+	intent  intent.Intent
 	facts   request.Facts
+	demand  screen.Request
 	// screenedAny and placedAny tell how far the cycle came.
 	screenedAny, placedAny bool
 	*scratch
@@ -129,12 +155,11 @@ func (d *decider) place(c *cycle) *extproc.Refusal {
 	if refusal := d.readIntent(c); refusal != nil {
 		return refusal
 	}
-	screen.Screen(c.set, screen.Request{Model: c.facts.Model, Subset: c.request.Subset}, c.now, &c.screened)
+	d.index.Screen(c.set, &c.demand, c.act.rules(), c.now, &c.screened)
 	c.screenedAny = true
 	d.metrics.screenedOut(&c.screened.Removed)
 	if c.screened.Cause != screen.None {
-		refusal := screenRefusals[c.screened.Cause]
-		return &refusal
+		return screenRefusal(&c.screened)
 	}
 
 	for _, slot := range c.screened.Slots {
@@ -152,44 +177,6 @@ func (d *decider) place(c *cycle) *extproc.Refusal {
 			Reason:  "deadline",
 			Message: "no decision was made in time",
 		}
-	}
-	return nil
-}
-
-// intentSource is the channel that the intent of a request comes from: this
-// version asks the request alone.
-const intentSource = "none"
-
-// readIntent reads what the request demands. This version decodes no routing
-// intent: a gateway that sends one states constraints that would go unmet, so
-// the request is refused.
-func (d *decider) readIntent(c *cycle) *extproc.Refusal {
-	req := c.request
-	if len(req.IntentKeys) > 0 {
-		return &extproc.Refusal{
-			Status:  400,
-			Reason:  "intent_malformed",
-			Message: "the gateway sent a routing intent, which this version of the endpoint picker does not read",
-		}
-	}
-	facts, err := request.Read(req.Path, req.ContentType, req.ContentEncoding, req.Body)
-	if err != nil {
-		c.facts.API = request.APIOf(req.Path)
-		refusal := &extproc.Refusal{Status: 400, Reason: "body_malformed", Message: err.Error()}
-		var scanErr *request.Error
-		if errors.As(err, &scanErr) {
-			refusal.Reason = scanErr.Token
-		}
-		return refusal
-	}
-	c.facts = facts
-	switch {
-	case facts.API == request.Unknown && c.act.policy.Gateway.UnknownPaths == v1alpha1.UnknownPathRefuse:
-		return &extproc.Refusal{Status: 404, Reason: "path_unknown", Message: "the path is none of the inference APIs that are served here"}
-	case req.Tunnel:
-		c.facts.Unread = request.UnreadTunnel
-	case !req.BodySeen && facts.Unread == request.UnreadEmptyBody:
-		c.facts.Unread = request.UnreadNotShown
 	}
 	return nil
 }

@@ -72,12 +72,12 @@ func TestRefusalsTellTheTruth(t *testing.T) {
 		},
 		{
 			name: "a routing intent", endpoints: []pool.Spec{endpoint(1)}, body: ok,
-			request: func(r *extproc.Request) { r.IntentKeys = []string{"logicalModel"} },
+			request: func(r *extproc.Request) { r.IntentMetadata = map[string]any{"logicModel": "m"} },
 			status:  400, reason: "intent_malformed",
 		},
 		{
 			name: "a routing intent beside a body that is malformed", endpoints: []pool.Spec{endpoint(1)}, body: `x`,
-			request: func(r *extproc.Request) { r.IntentKeys = []string{"intent"} },
+			request: func(r *extproc.Request) { r.IntentMetadata = map[string]any{"intent": true} },
 			status:  400, reason: "intent_malformed",
 		},
 		{
@@ -97,7 +97,7 @@ func TestRefusalsTellTheTruth(t *testing.T) {
 			if tt.request != nil {
 				tt.request(req)
 			}
-			d, refusal := r.decider.Decide(req)
+			d, refusal := r.decider.begin().Decide(req)
 			r.clock.step.Store(0)
 			if d != nil || refusal == nil {
 				t.Fatalf("decision %v, refusal %v: want a refusal alone", d, refusal)
@@ -219,7 +219,7 @@ func TestZ8_TheGuardRefusesWhatIsOutsideTheScreenedSet(t *testing.T) {
 		"nobody": {}, "a row too many": {0, 1}, "a negative row": {-1},
 	} {
 		c := &cycle{set: r.pools.Set(), scratch: &scratch{}}
-		screen.Screen(c.set, screen.Request{}, r.clock.read(), &c.screened)
+		screen.NewIndex().Screen(c.set, &screen.Request{}, screen.Rules{}, r.clock.read(), &c.screened)
 		c.placed.Ranked = ranked
 		if err := guard(c); err == nil {
 			t.Errorf("%s: the guard let it pass", name)
@@ -256,11 +256,14 @@ func TestHeadersThatWouldBeTrustedElsewhereAreCounted(t *testing.T) {
 	r := newRig(t, "")
 	r.update(endpoint(1))
 	req := r.chat("m")
-	req.UntrustedHeaders = []string{"x-selected-model", "x-berth-intent", "x-selected-model"}
+	req.SignedIntents = []string{"forged"}
+	req.Kept = []extproc.Header{{Name: "x-selected-model", Value: "m"}, {Name: "x-selected-model", Value: "n"}}
 	f := r.place(req)
 	f.Finish(extproc.Outcome{Cause: extproc.Complete})
-	if got := r.sample("berth_untrusted_headers_total", "x-selected-model"); got != 2 {
-		t.Errorf("x-selected-model was counted %v times, want 2", got)
+	for _, name := range []string{"x-selected-model", "x-berth-intent"} {
+		if got := r.sample("berth_untrusted_headers_total", name); got != 1 {
+			t.Errorf("%s was counted %v times, want once", name, got)
+		}
 	}
 }
 
@@ -288,7 +291,7 @@ func TestZ2_SeriesDoNotGrowWithWhatRequestsSay(t *testing.T) {
 		}
 		req := r.request(string(body))
 		req.RequestID, req.Path = id, "/"+id+"/v1/chat/completions"
-		d, refusal := r.decider.Decide(req)
+		d, refusal := r.decider.begin().Decide(req)
 		if refusal != nil {
 			return
 		}
@@ -326,7 +329,7 @@ func TestX23_AScorerThatPanicsLeavesNoUnitBehind(t *testing.T) {
 				t.Error("the fault was lost")
 			}
 		}()
-		r.decider.Decide(r.chat("m"))
+		r.decider.begin().Decide(r.chat("m"))
 	}()
 	if n := r.live("r1").InFlight(); n != 0 {
 		t.Errorf("%d units at r1", n)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/internal/pool"
+	"github.com/berth-dev/berth/internal/screen"
 	"github.com/berth-dev/berth/internal/telemetry"
 )
 
@@ -25,7 +26,9 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	m.reloads.WithLabelValues("ok").Inc()
 	m.ledgerRecords.WithLabelValues("written").Inc()
 	m.policyInForce("sha256:0")
-	m.untrustedHeader("x-berth-intent")
+	m.untrusted.WithLabelValues("x-berth-intent").Inc()
+	m.quarantines.WithLabelValues("begun").Inc()
+	m.condition(&reporter{pools: pool.NewRegistry("p", false), index: screen.NewIndex(), clock: func() telemetry.Instant { return 1 }})
 	m.follow(func() int64 { return 0 }, func() int { return 0 })
 	m.certificate(func() time.Time { return epoch })
 	families, err := m.registry.Gather()

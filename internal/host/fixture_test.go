@@ -102,7 +102,7 @@ func newRig(t testing.TB, members string) *rig {
 	r := &rig{t: t, clock: newHandClock(), pools: pool.NewRegistry("local/demo", false)}
 	r.metrics = newMetrics(r.pools, r.clock.read)
 	r.ledger = ledger.New(p.Ledger.Ring, nil, func(string) {})
-	r.decider = newDecider(r.pools, r.clock.read, &recorder{ledger: r.ledger}, r.metrics)
+	r.decider = newDecider(r.pools, r.clock.read, func() time.Time { return r.clock.read().Time() }, &recorder{ledger: r.ledger}, r.metrics)
 	r.decider.active.Store(act)
 	return r
 }
@@ -203,7 +203,7 @@ func (r *rig) request(body string) *extproc.Request {
 // place has a request placed.
 func (r *rig) place(req *extproc.Request) *inFlight {
 	r.t.Helper()
-	d, refusal := r.decider.Decide(req)
+	d, refusal := r.decider.begin().Decide(req)
 	if refusal != nil {
 		r.t.Fatalf("refused with %d %s: %s", refusal.Status, refusal.Reason, refusal.Message)
 	}

@@ -14,9 +14,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +31,7 @@ import (
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/admin"
 	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/intent"
 	"github.com/berth-dev/berth/internal/ledger"
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/policy"
@@ -56,6 +59,8 @@ type Options struct {
 	Buffered func(bytes int64)
 	// Clock must not go back; nil takes one that does not.
 	Clock telemetry.Clock
+	// Wall is the time of day as other machines have it; nil takes the system's.
+	Wall func() time.Time
 }
 
 // Host is a running picker.
@@ -63,6 +68,7 @@ type Host struct {
 	opts     Options
 	pools    *pool.Registry
 	decider  *decider
+	reporter *reporter
 	metrics  *metrics
 	ledger   *ledger.Ledger
 	extproc  *extproc.Server
@@ -105,6 +111,9 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	if opts.Clock == nil {
 		opts.Clock = steadyClock()
 	}
+	if opts.Wall == nil {
+		opts.Wall = time.Now
+	}
 	p, warnings, err := policy.Load(opts.ConfigFile, plugins.Catalog{})
 	if err != nil {
 		return nil, err
@@ -135,8 +144,10 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	h.ledger = ledger.New(p.Ledger.Ring, opts.DecisionLog, func(result string) {
 		h.metrics.ledgerRecords.WithLabelValues(result).Inc()
 	})
-	h.decider = newDecider(h.pools, opts.Clock, &recorder{ledger: h.ledger}, h.metrics)
+	h.decider = newDecider(h.pools, opts.Clock, opts.Wall, &recorder{ledger: h.ledger}, h.metrics)
 	h.decider.active.Store(act)
+	h.reporter = &reporter{pools: h.pools, index: h.decider.index, clock: opts.Clock}
+	h.metrics.condition(h.reporter)
 	h.metrics.policyInForce(p.Digest)
 	h.ledger.OnLogError(func(err error) {
 		if err != nil {
@@ -183,7 +194,23 @@ func activate(p *policy.Policy) (*active, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &active{policy: p, plan: plan}, nil
+	plain := p.Trust.Headers
+	if !p.Trust.PlainHeaders {
+		plain = nil
+	}
+	intents, err := intent.NewReader(intent.Options{
+		Required:     p.Intent.Required,
+		Metadata:     p.Intent.Metadata,
+		Keys:         p.Intent.Keys,
+		Audience:     p.Intent.Audience,
+		Skew:         p.Intent.Skew,
+		PlainHeaders: plain,
+		Aliases:      p.Models.Aliases,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &active{policy: p, plan: plan, intents: intents, headers: slices.Sorted(maps.Keys(p.Trust.Headers))}, nil
 }
 
 func (h *Host) listen() error {
@@ -224,9 +251,8 @@ const (
 
 func (h *Host) serve() {
 	h.extproc = extproc.NewServer(extproc.Options{
-		Decider:  h.decider,
-		Settings: h.settings,
-		Clock:    h.opts.Clock,
+		Begin: h.begin,
+		Clock: h.opts.Clock,
 		Panicked: func(value any, stack []byte) {
 			h.metrics.panics.Inc()
 			h.opts.Log.Error("contained a fault", zap.String("panic", fault(value)), zap.ByteString("stack", stack))
@@ -258,7 +284,7 @@ func (h *Host) serve() {
 	const headerTimeout = 5 * time.Second
 	h.metricsH = &http.Server{Handler: admin.Metrics(h.metrics.registry, h.ready), ReadHeaderTimeout: headerTimeout}
 	h.adminH = &http.Server{
-		Handler:           admin.Reports(admin.Options{Pools: h.pools, Ledger: h.ledger, Clock: h.opts.Clock}),
+		Handler:           admin.Reports(admin.Options{Pools: h.pools, Ledger: h.ledger, Clock: h.opts.Clock, Pool: h.reporter.report}),
 		ReadHeaderTimeout: headerTimeout,
 	}
 	// Each ends with an error when it is stopped, and for no other reason.
@@ -281,10 +307,12 @@ func fault(value any) string {
 	return fmt.Sprintf("a value of type %T", value)
 }
 
-// settings are what a new stream goes by.
-func (h *Host) settings() extproc.Settings {
-	p := h.decider.active.Load().policy
+// begin is what a new stream goes by.
+func (h *Host) begin() (extproc.Settings, extproc.Decider) {
+	s := h.decider.begin()
+	p := s.act.policy
 	return extproc.Settings{
+		Keep:             s.act.headers,
 		BodyLimit:        p.Limits.Body,
 		Buffered:         p.Limits.Buffered,
 		Streams:          p.Limits.Streams,
@@ -294,7 +322,7 @@ func (h *Host) settings() extproc.Settings {
 		UploadTime:       p.Limits.UploadTime,
 		DecisionDeadline: p.Limits.DecisionDeadline,
 		PassTrailers:     p.Gateway.RequestTrailers == v1alpha1.TrailersPass,
-	}
+	}, s
 }
 
 func (h *Host) ready() error {

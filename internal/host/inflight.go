@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/intent"
 	"github.com/berth-dev/berth/internal/ledger"
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/pool"
@@ -45,6 +46,9 @@ type inFlight struct {
 	candidates int
 	removed    [screen.NumClasses]int
 	record     *ledger.Record
+	// intentSource and intentID are of the routing intent.
+	intentSource intent.Source
+	intentID     string
 
 	decidedAt, completeAt, firstByteAt telemetry.Instant
 
@@ -71,6 +75,12 @@ func newInFlight(c *cycle, d *decider) *inFlight {
 		decidedAt:  c.now,
 		completeAt: c.request.CompleteAt,
 		acted:      unreported,
+
+		intentSource: c.intent.Source,
+	}
+	if i := c.intent.Routing; i != nil {
+		// The request's own memory need not be kept for it.
+		f.intentID = strings.Clone(i.IntentID)
 	}
 	for i := range f.order {
 		f.order[i] = c.ranked(i)
@@ -111,16 +121,19 @@ func (f *inFlight) RequestHeaders() []extproc.Header {
 
 // Acknowledgement implements extproc.Decision.
 func (f *inFlight) Acknowledgement() []extproc.Member {
-	members := make([]extproc.Member, 0, 10)
+	members := make([]extproc.Member, 0, 12)
 	members = append(members,
 		extproc.Text("version", v1alpha1.Version),
 		extproc.Text("decision", f.id),
 		extproc.Text("rung", f.rung.String()),
 		extproc.Text("policy", f.act.policy.Digest),
 		extproc.Number("candidates", float64(f.candidates)),
-		extproc.Text("intentSource", intentSource),
+		extproc.Text("intentSource", string(f.intentSource)),
 		extproc.Text("recommended", f.order[0].Destination),
 	)
+	if f.intentID != "" {
+		members = append(members, extproc.Text("intentID", f.intentID))
+	}
 	for class, n := range f.removed {
 		if n > 0 {
 			members = append(members, extproc.Number("screenedOut."+screen.Class(class).String(), float64(n)))
@@ -205,6 +218,31 @@ func (f *inFlight) learn() {
 	for i := 0; i < failed && i < len(f.order); i++ {
 		if f.order[i] != f.servedBy {
 			f.order[i].Refused()
+			f.failed(f.order[i], f.served.At)
+		}
+	}
+}
+
+// failed counts a request that a replica failed.
+func (f *inFlight) failed(e *pool.Endpoint, now telemetry.Instant) {
+	if e.Failed(now, f.act.quarantine()) {
+		f.decider.metrics.quarantines.WithLabelValues("begun").Inc()
+	}
+}
+
+// weigh counts what the end of a request says of the replica that served it. A
+// gateway's time-out says nothing: how long an answer takes is the request's doing as
+// much as the replica's.
+func (f *inFlight) weigh(o extproc.Outcome) {
+	if f.servedBy == nil || !f.served.ByReplica() {
+		return
+	}
+	switch {
+	case f.served.Status >= 500, o.Cause == extproc.UpstreamError, o.Cause == extproc.EngineAbort:
+		f.failed(f.servedBy, o.At)
+	case o.Cause == extproc.Complete, o.Cause == extproc.Unseen:
+		if f.servedBy.Succeeded() {
+			f.decider.metrics.quarantines.WithLabelValues("ended").Inc()
 		}
 	}
 }
@@ -236,6 +274,8 @@ func (f *inFlight) FirstByte(now telemetry.Instant) {
 
 // Finish implements extproc.Decision.
 func (f *inFlight) Finish(o extproc.Outcome) {
+	// Before the unit is given back: a request that tries a replica decides.
+	f.weigh(o)
 	f.unit.Release()
 	f.decider.metrics.inFlight.Dec()
 	f.decider.metrics.finished(f.acted, o.Cause)

@@ -336,7 +336,10 @@ func TestLimitsOfTheListenerActAfterARestartAndAreWarnedOf(t *testing.T) {
 	r.configure(quiet + "limits: {streamsPerConnection: 7, streams: 1}\n")
 	conn := dial(t, r.ExtProcAddr())
 	defer conn.Close()
-	eventually(t, "the new limit of streams is in force", func() bool { return r.settings().Streams == 1 })
+	eventually(t, "the new limit of streams is in force", func() bool {
+		settings, _ := r.begin()
+		return settings.Streams == 1
+	})
 	first := r.ask(conn, question{})
 	mustPlace(t, first)
 	mustRefuse(t, r.ask(conn, question{}), 503, "overloaded")

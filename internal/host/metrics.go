@@ -30,6 +30,7 @@ type metrics struct {
 	ledgerRecords    *prometheus.CounterVec
 	policyInfo       *prometheus.GaugeVec
 	untrusted        *prometheus.CounterVec
+	quarantines      *prometheus.CounterVec
 	panics           prometheus.Counter
 }
 
@@ -68,7 +69,8 @@ func newMetrics(pools *pool.Registry, clock telemetry.Clock) *metrics {
 			Name: "berth_policy_info", Help: "1 for the policy in force, by its digest.",
 		}, []string{"digest"}),
 		untrusted: counter("untrusted_headers_total",
-			"Headers that would mean something from a trusted source and were ignored.", "name"),
+			"Headers and metadata that would be a routing intent, and came by a channel that is off.", "name"),
+		quarantines: counter("quarantines_total", "Endpoints put into quarantine and let out of it again.", "event"),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_contained_panics_total", Help: "Faults of the picker that were contained to one stream.",
 		}),
@@ -77,7 +79,7 @@ func newMetrics(pools *pool.Registry, clock telemetry.Clock) *metrics {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.decisions, m.decisionDuration, m.refusals, m.screened, m.acknowledgements, m.outcomes, m.inFlight,
-		m.scrapes, m.scrapeDuration, m.reloads, m.ledgerRecords, m.policyInfo, m.untrusted, m.panics,
+		m.scrapes, m.scrapeDuration, m.reloads, m.ledgerRecords, m.policyInfo, m.untrusted, m.quarantines, m.panics,
 		&fleetCollector{pools: pools, clock: clock},
 	)
 	return m
@@ -116,13 +118,33 @@ func (m *metrics) follow(held func() int64, streams func() int) {
 	)
 }
 
+// condition shows the conditions of the pool.
+func (m *metrics) condition(r *reporter) { m.registry.MustRegister(conditionCollector{r}) }
+
+// conditionCollector looks at the conditions when it is asked.
+type conditionCollector struct{ reporter *reporter }
+
+var conditionDesc = prometheus.NewDesc("berth_condition", "1 for a condition of the pool that holds, 0 for one that does not.", []string{"type"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c conditionCollector) Describe(out chan<- *prometheus.Desc) { out <- conditionDesc }
+
+// Collect implements prometheus.Collector.
+func (c conditionCollector) Collect(out chan<- prometheus.Metric) {
+	for _, condition := range c.reporter.report().Conditions {
+		holds := 0.0
+		if condition.Status == "True" {
+			holds = 1
+		}
+		out <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, holds, condition.Type)
+	}
+}
+
 // scraped counts one scrape.
 func (m *metrics) scraped(engineName, result string, took time.Duration) {
 	m.scrapes.WithLabelValues(engineName, result).Inc()
 	m.scrapeDuration.Observe(took.Seconds())
 }
-
-func (m *metrics) untrustedHeader(name string) { m.untrusted.WithLabelValues(name).Inc() }
 
 func (m *metrics) policyInForce(digest string) {
 	m.policyInfo.Reset()
@@ -139,7 +161,8 @@ type fleetCollector struct {
 var (
 	replicasDesc = prometheus.NewDesc("berth_replicas",
 		"Members of the pool: normal, last (not answered yet, or refused its last connection), "+
-			"or excluded (not ready, terminating, asleep, unhealthy).", []string{"state"}, nil)
+			"excluded (not ready, terminating, asleep, unhealthy), or quarantined (failed several requests in a row).",
+		[]string{"state"}, nil)
 	readingsDesc = prometheus.NewDesc("berth_readings",
 		"Replicas by the state of their reading of a load field.", []string{"field", "state"}, nil)
 )
@@ -153,12 +176,14 @@ func (c *fleetCollector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	now := c.clock()
-	var normal, last, excluded int
+	var normal, last, excluded, quarantined int
 	var readings [len(placement.LoadFields)][telemetry.Invalid + 1]int
 	for _, e := range c.pools.Set().Endpoints {
 		switch {
 		case !e.Ready || e.Terminating || e.Excluded(now):
 			excluded++
+		case e.Quarantine(now).In:
+			quarantined++
 		case e.OrderedLast():
 			last++
 		default:
@@ -179,6 +204,7 @@ func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(replicasDesc, normal, "normal")
 	gauge(replicasDesc, last, "last")
 	gauge(replicasDesc, excluded, "excluded")
+	gauge(replicasDesc, quarantined, "quarantined")
 	for i, f := range placement.LoadFields {
 		for state, n := range readings[i] {
 			gauge(readingsDesc, n, f.String(), telemetry.State(state).String())

@@ -166,7 +166,7 @@ func (j *judged) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refusa
 		panic("planned: in Decide")
 	}
 	from := j.history.before()
-	d, refusal := j.decider.Decide(req)
+	d, refusal := j.decider.begin().Decide(req)
 	worlds := j.history.since(from)
 	model := plan.model
 	if plan.bodiless {
@@ -461,12 +461,12 @@ func TestUnitsAndScreeningHoldWhateverHappens(t *testing.T) {
 		apply(worlds[0])
 
 		server := extproc.NewServer(extproc.Options{
-			Decider: j, Clock: r.clock.read,
-			Settings: func() extproc.Settings {
+			Clock: r.clock.read,
+			Begin: func() (extproc.Settings, extproc.Decider) {
 				return extproc.Settings{
 					BodyLimit: 1 << 20, Buffered: 1 << 30, Streams: 1 << 20, HeaderCount: 1000, HeaderBytes: 1 << 20,
 					UploadIdle: time.Hour, UploadTime: time.Hour, DecisionDeadline: time.Hour,
-				}
+				}, j
 			},
 			Panicked: func(v any, _ []byte) {
 				if text, ok := v.(string); !ok || !strings.HasPrefix(text, "planned") {
@@ -602,7 +602,7 @@ func TestNobodyIsSentToAnEndpointThatIsAsleep(t *testing.T) {
 				}
 			}
 			model := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "model")
-			d, refusal := r.decider.Decide(r.chat(model))
+			d, refusal := r.decider.begin().Decide(r.chat(model))
 			want := w.eligible(model, "")
 			if (refusal != nil) != (len(want) == 0) {
 				rt.Fatalf("refused %v, eligible %v", refusal, want)

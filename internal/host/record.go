@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/attribute"
 	"github.com/berth-dev/berth/internal/extproc"
+	"github.com/berth-dev/berth/internal/intent"
 	"github.com/berth-dev/berth/internal/ledger"
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/screen"
@@ -24,7 +26,7 @@ type recorder struct {
 func (r *recorder) refused(c *cycle, refusal *extproc.Refusal) {
 	rec := describe(c)
 	rec.Rung = placement.Refuse.String()
-	rec.Refusal = &v1alpha1.Refusal{Status: refusal.Status, Reason: refusal.Reason, Message: refusal.Message}
+	rec.Refusal = &v1alpha1.Refusal{Status: refusal.Status, Reason: refusal.Reason, Message: refusal.Message, Detail: refusal.Detail}
 	r.ledger.Close(rec)
 }
 
@@ -119,7 +121,7 @@ func describe(c *cycle) *v1alpha1.Decision {
 		Path:    "native",
 		Key:     strconv.FormatUint(c.key, 16),
 		Members: len(c.set.Endpoints),
-		Intent:  v1alpha1.IntentFacts{Source: intentSource, Model: c.facts.Model},
+		Intent:  describeIntent(c),
 		Request: v1alpha1.RequestFacts{
 			RequestID:   req.RequestID,
 			API:         c.facts.API.String(),
@@ -163,6 +165,51 @@ func describe(c *cycle) *v1alpha1.Decision {
 	return rec
 }
 
+// describeIntent tells what was demanded. The session key is left out: it may name a
+// person.
+func describeIntent(c *cycle) v1alpha1.IntentFacts {
+	facts := v1alpha1.IntentFacts{Source: string(c.intent.Source), Model: c.facts.Model}
+	if facts.Source == "" {
+		// It was refused before it was read.
+		facts.Source = string(intent.SourceNone)
+	}
+	if i := c.intent.Routing; i != nil {
+		facts.IntentID, facts.Issuer, facts.KeyID = i.IntentID, i.Issuer, c.intent.KeyID
+		facts.LogicalModel, facts.Models = i.LogicalModel, c.intent.Models
+		facts.Requirements, facts.Priority, facts.Ignored = i.Requirements, i.Priority, c.intent.Unknown
+		facts.ContextTokens = c.demand.Context
+	}
+	return facts
+}
+
+// describeRemoval tells why a member was excluded.
+func describeRemoval(c *cycle, to *v1alpha1.Candidate, slot int, class screen.Class) {
+	to.RemovedBy = class.String()
+	e := c.set.Endpoints[slot]
+	if rule := c.screened.Rule(slot); rule >= 0 {
+		to.Rule, to.Attribute = &rule, attributeFacts(e.Attribute(c.demand.Requirements[rule].Key))
+	}
+	if limit := e.ContextFit(); class == screen.ByContext && limit >= 0 {
+		to.ContextLimit = &limit
+	}
+}
+
+// recordedItems bounds what a record tells of one attribute: a replica may serve
+// thousands of tenants.
+const recordedItems = 16
+
+func attributeFacts(v attribute.Value) *v1alpha1.AttributeFacts {
+	switch items := v.Items(); {
+	case v.Contradicted():
+		return &v1alpha1.AttributeFacts{State: "contradicted"}
+	case !v.Present():
+		return &v1alpha1.AttributeFacts{State: "absent"}
+	default:
+		n := min(len(items), recordedItems)
+		return &v1alpha1.AttributeFacts{State: "present", Items: items[:n], More: len(items) - n}
+	}
+}
+
 func describeScreening(c *cycle, rec *v1alpha1.Decision) {
 	rec.Screened = len(c.screened.Slots)
 	for class, n := range c.screened.Removed {
@@ -194,8 +241,8 @@ func describeCandidates(c *cycle, rec *v1alpha1.Decision) {
 	rec.Candidates = c.document.candidates
 	for slot, e := range members {
 		rec.Candidates[slot] = v1alpha1.Candidate{Replica: e.Name, Address: e.Destination}
-		if class := c.screened.Fate[slot]; class != screen.Kept {
-			rec.Candidates[slot].RemovedBy = class.String()
+		if class := c.screened.Fate(slot); class != screen.Kept {
+			describeRemoval(c, &rec.Candidates[slot], slot, class)
 		}
 		if s := e.Snapshot(); s != nil && s.Profile != "" && !slices.Contains(rec.Versions.Profiles, s.Profile) {
 			rec.Versions.Profiles = append(rec.Versions.Profiles, s.Profile)
@@ -216,6 +263,7 @@ func describePlacement(c *cycle, rec *v1alpha1.Decision) {
 	for row, slot := range c.screened.Slots {
 		cand := &rec.Candidates[slot]
 		cand.Last = c.evidence.Last[row]
+		cand.Quarantined = c.screened.Quarantined(int(slot))
 		cand.InFlight = c.evidence.InFlight[row]
 		cand.Pending = c.evidence.Pending[row]
 		cand.Total = c.placed.Total[row]

@@ -107,7 +107,7 @@ func TestARecordHoldsWholeDecisions(t *testing.T) {
 func TestARecordOfARefusalSaysWhatRemovedWhom(t *testing.T) {
 	r := newRig(t, "")
 	r.update(endpoint(1, serving("a")), endpoint(2, serving("m"), notReady))
-	_, refusal := r.decider.Decide(r.chat("m"))
+	_, refusal := r.decider.begin().Decide(r.chat("m"))
 	rec, ok := r.ledger.Find(refusal.DecisionID)
 	if !ok {
 		t.Fatal("no record")
@@ -145,7 +145,7 @@ func TestARecordHoldsNothingOfTheOneBefore(t *testing.T) {
 		req.RequestID = "another's"
 		r.place(req).Finish(extproc.Outcome{Cause: extproc.Complete})
 	}, func(r *rig) {
-		if _, refusal := r.decider.Decide(r.request("not JSON")); refusal == nil {
+		if _, refusal := r.decider.begin().Decide(r.request("not JSON")); refusal == nil {
 			t.Fatal("the request before was not refused")
 		}
 	})
@@ -333,7 +333,7 @@ func TestARecordIsEnoughToDecideAgain(t *testing.T) {
 		}
 		r.clock.pass(rapid.SampledFrom([]time.Duration{0, 1500 * time.Millisecond, 59 * time.Second, 61 * time.Second}).Draw(rt, "later"))
 
-		d, refusal := r.decider.Decide(r.chat("m"))
+		d, refusal := r.decider.begin().Decide(r.chat("m"))
 		if refusal != nil {
 			rungs["refuse"]++
 			return

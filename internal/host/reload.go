@@ -128,7 +128,7 @@ func (h *Host) reloadAwaited() *policy.Policy {
 // inForce reports whether a file that was read again still means the same.
 func (h *Host) inForce(p *policy.Policy) bool {
 	now := h.decider.active.Load().policy
-	return p.Digest == now.Digest && reflect.DeepEqual(p.Pool, now.Pool)
+	return p.Digest == now.Digest && p.SameKeys(now) && reflect.DeepEqual(p.Pool, now.Pool)
 }
 
 // reload puts a policy into force.

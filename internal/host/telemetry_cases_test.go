@@ -791,7 +791,7 @@ func TestS12_ReplicasWithoutTelemetryAreCapacity(t *testing.T) {
 	})
 	t.Run("an empty pool alone is none", func(t *testing.T) {
 		w := watchedPool(t, "vllm", 0, time.Second)
-		d, refusal := w.decider.Decide(w.chat("m"))
+		d, refusal := w.decider.begin().Decide(w.chat("m"))
 		if d != nil || refusal == nil || refusal.Status != 503 || refusal.Reason != "pool_empty" {
 			t.Errorf("decision %v, refusal %+v, want 503 pool_empty", d, refusal)
 		}

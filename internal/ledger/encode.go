@@ -27,11 +27,7 @@ func (o *object) decided(d *v1alpha1.Decision) {
 	o.text("pool", d.Pool)
 	o.text("path", d.Path)
 	o.open("intent")
-	o.text("source", d.Intent.Source)
-	o.optionalText("model", d.Intent.Model)
-	if d.Intent.Subset != nil {
-		o.integer("subset", int64(*d.Intent.Subset))
-	}
+	o.intent(&d.Intent)
 	o.close()
 	o.open("request")
 	o.optionalText("requestID", d.Request.RequestID)
@@ -75,6 +71,7 @@ func (o *object) decided(d *v1alpha1.Decision) {
 		o.integer("status", int64(r.Status))
 		o.text("reason", r.Reason)
 		o.text("message", r.Message)
+		o.optionalText("detail", r.Detail)
 		o.close()
 	}
 	o.boolean("replayable", d.Replayable)
@@ -97,6 +94,36 @@ func (o *object) versions(v *v1alpha1.Versions) {
 	o.close()
 }
 
+// intent appends the members of the intent, in the order of the document.
+func (o *object) intent(i *v1alpha1.IntentFacts) {
+	o.text("source", i.Source)
+	o.optionalText("intentID", i.IntentID)
+	o.optionalText("issuer", i.Issuer)
+	o.optionalText("keyID", i.KeyID)
+	o.optionalText("logicalModel", i.LogicalModel)
+	o.names("models", i.Models)
+	if len(i.Requirements) > 0 {
+		o.list("requirements")
+		for j := range i.Requirements {
+			r := &i.Requirements[j]
+			o.element()
+			o.text("class", string(r.Class))
+			o.text("key", r.Key)
+			o.text("operator", string(r.Operator))
+			o.names("values", r.Values)
+			o.close()
+		}
+		o.endList()
+	}
+	o.optionalInteger("contextTokens", i.ContextTokens)
+	o.optionalInteger("priority", int64(i.Priority))
+	o.names("ignored", i.Ignored)
+	o.optionalText("model", i.Model)
+	if i.Subset != nil {
+		o.integer("subset", int64(*i.Subset))
+	}
+}
+
 func (o *object) candidates(candidates []v1alpha1.Candidate) {
 	if candidates == nil {
 		o.key("candidates")
@@ -110,6 +137,20 @@ func (o *object) candidates(candidates []v1alpha1.Candidate) {
 		o.text("replica", c.Replica)
 		o.text("address", c.Address)
 		o.optionalText("removedBy", c.RemovedBy)
+		if c.Rule != nil {
+			o.integer("rule", int64(*c.Rule))
+		}
+		if a := c.Attribute; a != nil {
+			o.open("attribute")
+			o.text("state", a.State)
+			o.names("items", a.Items)
+			o.optionalInteger("more", int64(a.More))
+			o.close()
+		}
+		if c.ContextLimit != nil {
+			o.integer("contextLimit", *c.ContextLimit)
+		}
+		o.optionalTrue("quarantined", c.Quarantined)
 		o.optionalInteger("rank", int64(c.Rank))
 		o.optionalTrue("last", c.Last)
 		o.integer("inFlight", int64(c.InFlight))

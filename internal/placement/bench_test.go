@@ -83,13 +83,19 @@ func loadPlan(tb testing.TB) *placement.Plan {
 
 // decision is what one request does, with the memory that it keeps.
 type decision struct {
+	index    *screen.Index
 	screened screen.Result
 	evidence placement.Evidence
 	order    placement.Result
 }
 
+var models = []string{"llama-3.1-8b"}
+
 func (d *decision) make(set *pool.Set, plan *placement.Plan, key uint64) {
-	screen.Screen(set, screen.Request{Model: "llama-3.1-8b"}, now, &d.screened)
+	if d.index == nil {
+		d.index = screen.NewIndex()
+	}
+	d.index.Screen(set, &screen.Request{Models: models}, screen.Rules{}, now, &d.screened)
 	d.evidence.Gather(set, d.screened.Slots, now)
 	plan.Place(&d.evidence, key, placement.MaxFallbacks, &d.order)
 }
@@ -170,7 +176,7 @@ func TestAPickIsAlwaysInTheScreenedSet(t *testing.T) {
 	subset := screen.NewSubset(entries)
 	var d decision
 	for key := range uint64(1000) {
-		screen.Screen(set, screen.Request{Subset: subset}, now, &d.screened)
+		screen.NewIndex().Screen(set, &screen.Request{Subset: subset}, screen.Rules{}, now, &d.screened)
 		d.evidence.Gather(set, d.screened.Slots, now)
 		plan.Place(&d.evidence, key, placement.MaxFallbacks, &d.order)
 		if len(d.order.Ranked) != 1+placement.MaxFallbacks {

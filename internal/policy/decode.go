@@ -48,7 +48,7 @@ func (d *document) decodeValue(path string, n *yaml.Node, v reflect.Value, refus
 			d.decodeValue(index(path, i), item, v.Index(i), refused)
 		}
 	case v.Kind() == reflect.Map:
-		if !d.expect(path, n.Kind == yaml.MappingNode, "must be a mapping of strings") {
+		if !d.expect(path, n.Kind == yaml.MappingNode, mappingOf(v.Type().Elem())) {
 			return
 		}
 		v.Set(reflect.MakeMapWithSize(v.Type(), len(n.Content)/2))
@@ -85,6 +85,13 @@ func (d *document) decodeValue(path string, n *yaml.Node, v reflect.Value, refus
 		// leads here; the tests decode into each of them.
 		d.refuse(path, "is not supported by this version")
 	}
+}
+
+func mappingOf(t reflect.Type) string {
+	if t.Kind() == reflect.String {
+		return "must be a mapping of strings"
+	}
+	return "must be a mapping of lists of strings"
 }
 
 func (d *document) expect(path string, ok bool, allowed string) bool {

@@ -36,13 +36,18 @@
 // or families are those of another one, makes the whole be refused. Endpoints and
 // exporters name a profile by its name or an alias; the policy has the name.
 //
+// Where routing intents may come from, by whose keys they are verified and what
+// their names of models mean is a part of the configuration too. The key set is a
+// file of its own, since it may be a secret: a bad one makes the whole be refused.
+//
 // The digest of a [Policy] covers its effective value, without the endpoints of
 // an inline pool, which are an input of each decision on their own, and the text
-// of the profiles in the directory. Comments in the configuration, the order of
+// of the profiles in the directory; of the key set it covers the path alone, and
+// [Policy.SameKeys] compares the keys. Comments in the configuration, the order of
 // keys, units and spelled-out defaults do not change it.
 //
 // Stock plugin types with a better twin in Berth run as that twin, with a
 // [Warning]. [Watch] and [WatchPool] follow files through editors and
 // Kubernetes ConfigMap updates. [Lint] finds what is valid and still
-// questionable.
+// questionable, and [LintIntents] the intents that a pool cannot satisfy.
 package policy

@@ -37,7 +37,7 @@ type document struct {
 // readFile reads a file of at most maxFile bytes; one more byte tells that it
 // was longer.
 func readFile(path string) ([]byte, error) {
-	data, err := readRegular(path)
+	data, err := readRegular(path, maxFile)
 	if err == nil {
 		return data, nil
 	}
@@ -53,14 +53,14 @@ func readFile(path string) ([]byte, error) {
 // begin.
 var errNotRegular = errors.New("it is not a regular file")
 
-// readRegular reads a file.
-func readRegular(path string) ([]byte, error) {
+// readRegular reads a file up to one byte above limit.
+func readRegular(path string, limit int64) ([]byte, error) {
 	f, err := OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxFile+1))
+	return io.ReadAll(io.LimitReader(f, limit+1))
 }
 
 // OpenRegular opens a file that has an end. Opening does not wait: a pipe without

@@ -51,14 +51,18 @@ func (p *problems) engines(d *document, dir *profileDirectory) (all *engine.Set,
 		all, errs = join(base, own, files)
 	}
 	if len(errs) > 0 {
-		const at = "telemetry.profiles"
 		for _, err := range errs {
-			p.refuse(d.line(at), at, d.value(at), "cannot be used: "+printable(err.Error(), 1000))
+			d.unusable("telemetry.profiles", err)
 		}
 		return nil, nil
 	}
 	slices.SortFunc(own, func(a, b *engine.Profile) int { return strings.Compare(a.Name(), b.Name()) })
 	return all, own
+}
+
+// unusable refuses what the file names at path, for each of what is wrong with it.
+func (d *document) unusable(path string, err error) {
+	d.problems.refuse(d.line(path), path, d.value(path), "cannot be used: "+printable(err.Error(), 1000))
 }
 
 // join puts a directory's profiles instead of or beside the built-in ones. An

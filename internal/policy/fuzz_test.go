@@ -3,6 +3,9 @@ package policy
 import (
 	"strings"
 	"testing"
+
+	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/attribute"
 )
 
 func FuzzParse(f *testing.F) {
@@ -12,9 +15,11 @@ func FuzzParse(f *testing.F) {
 	f.Add(berthHead + "discovery: {file: pool.yaml}\nlimits: {body: 1GiB, drain: 0s}\ntelemetry: {hot: 50ms}\n")
 	f.Add(head + "plugins:\n- &a {type: windowed, parameters: {window: 1e3, x: [1, .inf, ~, 2026-01-02]}}\n- *a\n")
 	f.Add(head + "plugins: [{type: queue-scorer}, {type: max-score-picker, parameters: {maxNumOfEndpoints: 1}}, {type: single-profile-handler}]\n")
+	f.Add(intentText)
+	f.Add(signedHead + "trust: {plainHeaders: true, headers: {x-a: requirement.safety.a, \":a\": priority, x-b: priority}}\nscreening: {quarantine: {maxShare: -0.0}}\n")
 	f.Add("---\n---\n!!binary AA==: <<\n? [a]\n: b\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		p, warnings, err := Parse("f", []byte(text), "/d", catalog{})
+		p, warnings, err := Parse("f", []byte(text), "testdata", catalog{})
 		if err != nil {
 			if p != nil || warnings != nil {
 				t.Fatalf("an error with %v, %v", p, warnings)
@@ -30,7 +35,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		again, _, err := Parse("f", []byte(p.Effective()), "/d", catalog{})
+		again, _, err := Parse("f", []byte(p.Effective()), "testdata", catalog{})
 		if err != nil {
 			t.Fatalf("the effective text is refused: %v\n%s", err, p.Effective())
 		}
@@ -46,6 +51,7 @@ func FuzzParsePool(f *testing.F) {
 	f.Add("apiVersion: berth.dev/v1alpha1\nkind: StaticPool" + inline)
 	f.Add(poolHead + "- {name: a, address: \"::ffff:169.254.1.1\", port: 1}\n")
 	f.Add(poolHead + "- {name: a, address: 10.0.0.1, port: 1, labels: {berth.dev/metrics-path: /x, berth.dev/engine: a}, annotations: {berth.dev/metrics-port: \"1\"}}\n")
+	f.Add(poolHead + "- {name: a, address: 10.0.0.1, port: 1, labels: {berth.dev/tenants: a, team: a}, annotations: {berth.dev/safety: \" , a\", team: b}}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := ParsePool("f", []byte(text), nil)
 		if (p == nil) != (err != nil) {
@@ -59,10 +65,19 @@ func FuzzParsePool(f *testing.F) {
 				a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
 				t.Fatalf("%+v is accepted", s)
 			}
+			attributes := attribute.FromMetadata(s.Labels, s.Annotations)
+			for _, key := range declaredAttributes {
+				if v := attributes[key]; v.Present() && !v.Meets(v1alpha1.Exists, nil) {
+					t.Fatalf("%s of %+v serves nobody, and is accepted", key, s)
+				}
+			}
 			if m := s.Metrics; m.Path != "" && (m.Path[0] != '/' || strings.HasPrefix(m.Path, "//")) {
 				t.Fatalf("metrics %+v are accepted", m)
 			}
 		}
 		Lint(nil, p)
+		LintIntents(nil, p, []v1alpha1.RoutingIntent{{LogicalModel: "m", Requirements: []v1alpha1.Requirement{
+			{Class: v1alpha1.Safety, Key: v1alpha1.AttributeSafety, Operator: v1alpha1.In, Values: []string{"a"}},
+		}}})
 	})
 }

@@ -25,8 +25,8 @@ type Finding struct {
 	// Code is stable: "BERTH001".
 	Code     string   `json:"code"`
 	Severity Severity `json:"severity"`
-	// Where is a field of the configuration, or an endpoint or engine profile by its
-	// name.
+	// Where is a field of the configuration, a place in an intent, or an endpoint,
+	// plugin or engine profile by its name.
 	Where       string `json:"where"`
 	Explanation string `json:"explanation"`
 	// Fix is never empty in a finding of Lint.
@@ -42,8 +42,10 @@ type Rule struct {
 	Fix         string
 
 	// find returns the places; nil if the rule holds. The policy is nil where a
-	// pool is checked by itself, and the pool where there is none.
-	find func(*Policy, *Pool) []string
+	// pool is checked by itself, and the pool where there is none. A rule about
+	// intents has findIntents instead, for which there is a pool.
+	find        func(*Policy, *Pool) []string
+	findIntents func(*demands) []string
 }
 
 // Rules are all rules in the order of their codes. A code is never used again
@@ -166,6 +168,96 @@ func Rules() []Rule {
 			Fix:         "Nothing, if the ttl is meant for replicas that are read more often. Raise it, or lower telemetry.idle, where it is meant for all.",
 			find:        policyRule(shortLived),
 		},
+		{
+			Code: "BERTH017", Severity: SeverityWarning, Title: "the pool asks to fail open past hard constraints",
+			Explanation: "With failureMode FailOpen a gateway that acts on it serves requests by any endpoint while the picker is away. What the configuration and the pool say of who may serve what (models.aliases, intent.signedHeader, trust.plainHeaders, tenants, safety, residency) is not checked then.",
+			Fix:         "Set failureMode to FailClose.",
+			find:        failsOpen,
+		},
+		{
+			Code: "BERTH018", Severity: SeverityWarning, Title: "an alias that no endpoint serves",
+			Explanation: "Each endpoint declares servedModels, and none declares one of the served models of the alias: a request whose intent names it is refused with model_unserved.",
+			Fix:         "List the names by which endpoints serve the model, or add them to the servedModels of an endpoint that serves it.",
+			find:        unservedAliases,
+		},
+		{
+			Code: "BERTH019", Severity: SeverityNote, Title: "plain headers are trusted",
+			Explanation: "With trust.plainHeaders true the headers of trust.headers are an intent, whoever sent them. Where the gateway lets copies of clients pass, a client states its own model, tenant and residency.",
+			Fix:         "Nothing, if the gateway removes these headers from what clients send, before the router sets them: lint the gateway's Envoy configuration too. Otherwise set it to false, and let the router write dynamic metadata or sign its intents.",
+			find:        policyRule(func(p *Policy) []string { return at(p.Trust.PlainHeaders, "trust.plainHeaders") }),
+		},
+		{
+			Code: "BERTH020", Severity: SeverityNote, Title: "headers are mapped and not trusted",
+			Explanation: "trust.headers maps headers to parts of an intent, and trust.plainHeaders is false: the headers are counted as untrusted, and mean nothing.",
+			Fix:         "Nothing, if they are to be counted only. Otherwise set trust.plainHeaders to true, where the gateway removes the copies that clients send, or leave trust.headers out.",
+			find:        policyRule(func(p *Policy) []string { return at(mappedInVain(p.Trust), "trust.headers") }),
+		},
+		{
+			Code: "BERTH021", Severity: SeverityWarning, Title: "an alias hides a served model",
+			Explanation: "The alias has the name of a served model, which an endpoint declares or another alias lists, and does not list that name itself. An intent that names it as its logicalModel does not mean that model. Aliases are followed once: where another alias lists the name, it means the served model.",
+			Fix:         "Give the alias another name, add its own name to what it lists, or list served models in place of aliases.",
+			find:        hidingAliases,
+		},
+		{
+			Code: "BERTH022", Severity: SeverityWarning, Title: "a label and an annotation contradict each other",
+			Explanation: "The endpoint has a label and an annotation of one key that state different sets. The attribute is invalid, and meets no requirement, not even DoesNotExist.",
+			Fix:         "Keep one of the two, or make them the same.",
+			find:        poolRule(contradictions),
+		},
+		{
+			Code: "BERTH023", Severity: SeverityNote, Title: "plugins that never act",
+			Explanation: "A filter of the profile changes nothing, since screening always runs, and in full; a scorer of weight 0 is kept out of the score; a plugin that no profile refers to does not run.",
+			Fix:         "Nothing, if the file is shared with a picker that runs them. Otherwise leave them out, or give the scorer a weight above 0.",
+			find:        policyRule(idlePlugins),
+		},
+		{
+			Code: "BERTH024", Severity: SeverityWarning, Title: "an intent is required and no channel is on",
+			Explanation: "intent.required is true, and no intent can arrive: intent.metadata is false, intent.signedHeader is left out, and trust.plainHeaders is false. Every request is refused with intent_required.",
+			Fix:         "Switch on the channel that the router uses, or set intent.required to false.",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Intent.Required && !p.Intent.Metadata && p.Intent.Keys == nil && !p.Trust.PlainHeaders, "intent.required")
+			}),
+		},
+		{
+			Code: "BERTH025", Severity: SeverityNote, Title: "quarantine never acts",
+			Explanation: "With screening.quarantine.maxShare 0 no replica may be in quarantine: one that fails every request keeps getting them.",
+			Fix:         "Nothing, if that is meant. Otherwise set it to the share of replicas that the pool can do without for a while.",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Screening.Quarantine.MaxShare == 0, "screening.quarantine.maxShare")
+			}),
+		},
+		{
+			Code: "BERTH026", Severity: SeverityNote, Title: "signed intents outlive their expiry by long",
+			Explanation: "intent.signedHeader.skew is added to the expiry of a signed intent. Above 1m, one that was overheard can be used again for that much longer.",
+			Fix:         "Nothing, if clocks differ by that much. Otherwise lower it: clocks that are kept in step differ by less than a second.",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Intent.Skew > time.Minute, "intent.signedHeader.skew")
+			}),
+		},
+		{
+			Code: "BERTH027", Severity: SeverityWarning, Title: "a context limit that nobody states",
+			Explanation: "telemetry.mode is none, so that no engine is asked for its context limit, the endpoint declares none, and with screening.contextUnknown fail it is out for each request whose intent says how much context must fit. Where all endpoints are like that, each such request is refused with context_exceeded.",
+			Fix:         "Set contextLimit, or the annotation berth.dev/context-limit; or set screening.contextUnknown to pass.",
+			find:        unknownContexts,
+		},
+		{
+			Code: "BERTH028", Severity: SeverityWarning, Title: "an intent's model that no endpoint serves",
+			Explanation: "Each endpoint declares servedModels, and none declares a model that the intent allows: its requests are refused with model_unserved.",
+			Fix:         "Add the alias to models.aliases, list the served models in the intent, or declare the model at an endpoint that serves it.",
+			findIntents: (*demands).unservedModels,
+		},
+		{
+			Code: "BERTH029", Severity: SeverityWarning, Title: "a requirement that no endpoint meets",
+			Explanation: "By what is declared, no endpoint meets the requirement: requests with this intent are refused. An attribute that an endpoint does not state meets DoesNotExist only, and a contradicted one meets nothing. What engines state themselves is not judged.",
+			Fix:         "Correct the key, the operator or the values, or label the endpoints that are meant.",
+			findIntents: (*demands).unmet,
+		},
+		{
+			Code: "BERTH030", Severity: SeverityWarning, Title: "an intent that no endpoint meets as a whole",
+			Explanation: "Some endpoint serves the model, and some endpoint meets each requirement, but by what is declared none does all of it with the context that the intent needs: requests with this intent are refused.",
+			Fix:         "Relax a requirement, or label an endpoint so that it meets all of them.",
+			findIntents: (*demands).unmetTogether,
+		},
 	}
 }
 
@@ -177,9 +269,17 @@ func Lint(p *Policy, static *Pool) []Finding {
 	}
 	var findings []Finding
 	for _, r := range Rules() {
-		for _, where := range r.find(p, static) {
-			findings = append(findings, Finding{r.Code, r.Severity, where, r.Explanation, r.Fix})
+		if r.find != nil {
+			findings = append(findings, r.findings(r.find(p, static))...)
 		}
+	}
+	return findings
+}
+
+func (r *Rule) findings(places []string) []Finding {
+	var findings []Finding
+	for _, where := range places {
+		findings = append(findings, Finding{r.Code, r.Severity, where, r.Explanation, r.Fix})
 	}
 	return findings
 }

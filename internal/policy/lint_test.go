@@ -65,11 +65,11 @@ func TestLintFindsWhatIsValidAndQuestionable(t *testing.T) {
 		want       []string
 	}{
 		{"nothing", withPool("", "FailClose", vllm), nil},
-		{"no weight", profile("{type: queue-depth}", "{pluginRef: queue-depth, weight: 0}"), []string{"BERTH001 schedulingProfiles[0].plugins", "BERTH009 discovery"}},
+		{"no weight", profile("{type: queue-depth}", "{pluginRef: queue-depth, weight: 0}"), []string{"BERTH001 schedulingProfiles[0].plugins", "BERTH009 discovery", "BERTH023 plugin queue-depth"}},
 		{"no load", profile("{type: latency}, {type: queue-depth}", "{pluginRef: latency}, {pluginRef: queue-depth, weight: 0}"),
-			[]string{"BERTH002 schedulingProfiles[0].plugins", "BERTH009 discovery"}},
+			[]string{"BERTH002 schedulingProfiles[0].plugins", "BERTH009 discovery", "BERTH023 plugin queue-depth"}},
 		{"a stock load scorer counts", profile("{type: queue-scorer}", "{pluginRef: queue-scorer}"), []string{"BERTH009 discovery"}},
-		{"no telemetry", withPool("telemetry: {mode: none, timeout: 10s}\n", "FailClose", vllm), []string{"BERTH003 telemetry.mode"}},
+		{"no telemetry", withPool("telemetry: {mode: none, timeout: 10s}\n", "FailClose", vllm), []string{"BERTH003 telemetry.mode", "BERTH027 endpoint a"}},
 		{"fallbacks", withPool("gateway: {fallbacks: 1}\n", "FailClose", vllm), []string{"BERTH004 gateway.fallbacks"}},
 		{"fallbacks and trailers", withPool("gateway: {fallbacks: 1, requestTrailers: pass}\n", "FailClose", vllm), []string{"BERTH004 gateway.fallbacks", "BERTH005 gateway.requestTrailers"}},
 		{"trailers alone", withPool("gateway: {requestTrailers: pass}\n", "FailClose", vllm), nil},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/intent"
 )
 
 const (
@@ -28,12 +29,17 @@ var pickerVersion = configapi.GroupVersion.String()
 // Units, ranges and defaults are those of v1alpha1.BerthConfiguration.
 type Policy struct {
 	// Digest is "sha256:" and 12 hex digits, equal for files that mean the same.
-	// It leaves out the endpoints of Pool.
+	// It leaves out the endpoints of Pool, and what is in the key set: that may be
+	// a secret. SameKeys compares the latter.
 	Digest          string
 	Profile         Profile
 	Discovery       Discovery
 	Gateway         Gateway
 	Limits          Limits
+	Intent          Intent
+	Trust           Trust
+	Models          Models
+	Screening       Screening
 	Telemetry       Telemetry
 	Placement       Placement
 	Acknowledgement Acknowledgement
@@ -52,7 +58,15 @@ type Policy struct {
 	poolFile *Error
 	// ownEngines are the profiles of Telemetry.Profiles, ordered by name.
 	ownEngines []*engine.Profile
-	effective  string
+	// unused are the names of the plugins that no profile refers to.
+	unused    []string
+	effective string
+}
+
+// SameKeys reports whether both policies verify signed intents with the same keys.
+// Two of one digest may differ in them, and in the endpoints of Pool.
+func (p *Policy) SameKeys(other *Policy) bool {
+	return p.Intent.Keys.Equal(other.Intent.Keys)
 }
 
 // Profile is the scheduling profile.
@@ -137,6 +151,60 @@ func (l Listener) String() string {
 		v1alpha1.Duration(l.KeepaliveTimeout), v1alpha1.Duration(l.GatewayInterval))
 }
 
+// Intent says which channels an intent may come by.
+type Intent struct {
+	// Required refuses requests without an intent.
+	Required bool
+	// PassUnreadable places a request whose model cannot be read by the intent alone.
+	PassUnreadable bool
+	// Metadata switches the channel of dynamic metadata on.
+	Metadata bool
+	// Keys verify signed intents; nil switches that channel off.
+	Keys *intent.KeySet
+	// KeySet is the file of Keys, resolved against the configuration's directory;
+	// empty if there is none.
+	KeySet string
+	// Audience is this picker's name, which an intent that states its audience must
+	// have there, in each channel. Empty without Keys.
+	Audience string
+	// Skew is 0 to 5m.
+	Skew time.Duration
+}
+
+// Trust is about headers that anybody could have sent.
+type Trust struct {
+	// PlainHeaders switches the channel of Headers on. Where it is off, they are
+	// counted as untrusted.
+	PlainHeaders bool
+	// Headers maps names of headers, in lower case, to flat keys. It must not be
+	// changed.
+	Headers map[string]string
+}
+
+// Models is how the names of models are understood.
+type Models struct {
+	// Aliases has the served models, sorted, of each alias. It must not be changed.
+	Aliases map[string][]string
+}
+
+// Screening is about replicas of which it is not known for certain that they can
+// serve.
+type Screening struct {
+	// PassContextUnknown keeps a replica whose context limit nobody states.
+	PassContextUnknown bool
+	Quarantine         Quarantine
+}
+
+// Quarantine keeps requests away from replicas that fail.
+type Quarantine struct {
+	// Failures is how many in a row it takes, 1 or more.
+	Failures int
+	// ProbeAfter is how long it takes until one request tries the replica again.
+	ProbeAfter time.Duration
+	// MaxShare of the replicas, 0 to 1, may be in quarantine at once.
+	MaxShare float64
+}
+
 // Telemetry is how engines are read. Hot <= Warm <= Idle.
 type Telemetry struct {
 	Mode    v1alpha1.TelemetryMode
@@ -182,8 +250,8 @@ func Load(path string, catalog Catalog) (*Policy, []Warning, error) {
 }
 
 // Parse is Load for bytes that were read already. Name stands in errors, dir is
-// where relative paths start. The one thing that it reads is the directory of
-// telemetry.profiles.
+// where relative paths start. What it reads besides is the directory of
+// telemetry.profiles and the file of intent.signedHeader.keySet.
 func Parse(name string, data []byte, dir string, catalog Catalog) (*Policy, []Warning, error) {
 	a := parse(name, data, dir, catalog)
 	return a.policy, a.warnings, a.err
@@ -194,8 +262,8 @@ type attempt struct {
 	policy   *Policy
 	warnings []Warning
 	err      error
-	// profiles are those that the configuration names, also where it was refused.
-	profiles profileDirectory
+	// companions are those that the configuration names, also where it was refused.
+	companions companions
 }
 
 func parse(name string, data []byte, dir string, catalog Catalog) (a attempt) {
@@ -207,7 +275,7 @@ func parse(name string, data []byte, dir string, catalog Catalog) (a attempt) {
 	settings := v1alpha1.DefaultBerthConfiguration()
 	var picker configapi.EndpointPickerConfig
 	if d := docs[kindPicker]; d != nil {
-		policy.Profile, picker = d.profile(catalog)
+		policy.Profile, policy.unused, picker = d.profile(catalog)
 	} else if len(all) > 0 {
 		all[0].refuse("kind", "must be EndpointPickerConfig in the first document")
 	}
@@ -219,9 +287,10 @@ func parse(name string, data []byte, dir string, catalog Catalog) (a attempt) {
 		}
 	}
 	policy.apply(&settings, dir)
-	a.profiles = readProfiles(policy.Telemetry.Profiles)
-	policy.Engines, policy.ownEngines = p.engines(berth, &a.profiles)
+	a.companions = readCompanions(policy.Telemetry.Profiles, policy.Intent.KeySet)
+	policy.Engines, policy.ownEngines = p.engines(berth, &a.companions.profiles)
 	if berth != nil {
+		policy.Intent.Keys = berth.keys(&a.companions.keySet)
 		policy.Exporters = berth.exporters(settings.Telemetry.Exporters, policy.Engines)
 	}
 	if d := docs[kindPool]; d != nil {
@@ -299,6 +368,7 @@ func (p *Policy) apply(c *v1alpha1.BerthConfiguration, dir string) {
 			GatewayInterval:      time.Duration(c.Limits.Keepalive.MinInterval),
 		},
 	}
+	p.applyIntent(c, dir)
 	p.Telemetry = Telemetry{
 		Mode:    c.Telemetry.Mode,
 		Hot:     time.Duration(c.Telemetry.Hot),

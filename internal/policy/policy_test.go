@@ -128,6 +128,10 @@ func TestTheExampleFileIsReadWhole(t *testing.T) {
 				KeepaliveInterval: time.Minute, KeepaliveTimeout: 20 * time.Second, GatewayInterval: 5 * time.Second,
 			},
 		},
+		Intent:          Intent{Metadata: true},
+		Trust:           Trust{Headers: map[string]string{"x-selected-model": "logicalModel"}},
+		Models:          Models{Aliases: map[string][]string{"fast": {"llama-3.1-8b"}}},
+		Screening:       Screening{Quarantine: Quarantine{Failures: 3, ProbeAfter: 10 * time.Second, MaxShare: 0.5}},
 		Telemetry:       Telemetry{Mode: "auto", Hot: 200 * time.Millisecond, Warm: time.Second, Idle: 5 * time.Second, Timeout: time.Second, MaxPage: 8388608, Workers: 8},
 		Placement:       Placement{Quorum: 0.5},
 		Acknowledgement: Acknowledgement{ResponseHeaders: "summary"},
@@ -148,11 +152,20 @@ func TestTheExampleFileIsReadWhole(t *testing.T) {
 }
 
 func TestTheEffectiveConfigurationLeavesNothingOut(t *testing.T) {
+	parse := func(text string) (*Policy, []Warning) {
+		t.Helper()
+		p, warnings, err := Parse("berth.yaml", []byte(text), "testdata", catalog{})
+		if err != nil {
+			t.Fatalf("refused:\n%v\n%s", err, text)
+		}
+		return p, warnings
+	}
 	for _, c := range []struct{ golden, text string }{
 		{"effective-empty.yaml", head},
 		{"effective-example.yaml", exampleText(t)},
+		{"effective-intent.yaml", intentText},
 	} {
-		p, _ := mustParse(t, c.text)
+		p, _ := parse(c.text)
 		path := filepath.Join("testdata", c.golden)
 		if *update {
 			if err := os.WriteFile(path, []byte(p.Effective()), 0o644); err != nil {
@@ -166,8 +179,8 @@ func TestTheEffectiveConfigurationLeavesNothingOut(t *testing.T) {
 		if p.Effective() != string(want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.golden, p.Effective(), want)
 		}
-		again, warnings := mustParse(t, p.Effective())
-		if again.Digest != p.Digest || again.Effective() != p.Effective() || len(warnings) > 0 {
+		again, warnings := parse(p.Effective())
+		if again.Digest != p.Digest || again.Effective() != p.Effective() || len(warnings) > 0 || !again.SameKeys(p) {
 			t.Errorf("%s: read again it has digest %s instead of %s, warnings %v", c.golden, again.Digest, p.Digest, warnings)
 		}
 		if !reflect.DeepEqual(again.Pool, p.Pool) {
@@ -200,7 +213,9 @@ schedulingProfiles:
 		"a leading separator": "---\n" + base + "---\n",
 		"an empty section":    base + settings + "telemetry: {}\n",
 		"spelled defaults":    base + settings + "telemetry: {hot: 0.2s, warm: 1000ms}\nlimits: {body: 32768KiB}\nplacement: {quorum: 5e-1}\n",
-		"order of keys":       "kind: EndpointPickerConfig\n" + strings.Replace(base, "kind: EndpointPickerConfig\n", "", 1),
+		"spelled defaults of intents": base + settings + "intent: {metadata: true}\ntrust: {headers: {x-selected-model: logicalModel}}\nmodels: {aliases: {}}\n" +
+			"screening: {quarantine: {probeAfter: 10000ms}}\n",
+		"order of keys": "kind: EndpointPickerConfig\n" + strings.Replace(base, "kind: EndpointPickerConfig\n", "", 1),
 		"order of plugins": head + `schedulingProfiles:
 - {plugins: [{pluginRef: berth-picker}, {pluginRef: windowed, weight: 1.0}, {weight: 2.0, pluginRef: queue-depth}], name: default}
 plugins:
@@ -220,6 +235,11 @@ plugins:
 		"a weight":        strings.Replace(base, "weight: 2", "weight: 0", 1),
 		"a parameter":     strings.Replace(base, "window: 16", "window: 17", 1),
 		"a setting":       base + settings + "ledger: {ring: 0}\n",
+		"an alias":        base + settings + "models: {aliases: {a: [b]}}\n",
+		"a header":        base + settings + "trust: {headers: {x-model: logicalModel}}\n",
+		"no header":       base + settings + "trust: {headers: {}}\n",
+		"a channel":       base + settings + "intent: {metadata: false}\n",
+		"quarantine":      base + settings + "screening: {quarantine: {maxShare: 0}}\n",
 		"the pool's file": base + settings + "discovery: {file: pool.yaml}\n",
 	} {
 		if p, _ := mustParse(t, text); p.Digest == want.Digest {
@@ -237,6 +257,9 @@ func TestAnyValidConfigurationReadsBackFromItsEffectiveText(t *testing.T) {
 		c.Limits.Drain = v1alpha1.Duration(rapid.Int64Range(0, int64(10*time.Minute)).Draw(r, "drain"))
 		c.Telemetry.Hot = v1alpha1.Duration(rapid.Int64Range(int64(50*time.Millisecond), int64(time.Second)).Draw(r, "hot"))
 		c.Placement.Quorum = rapid.Float64Range(1e-300, 1).Draw(r, "quorum")
+		c.Intent.Required = rapid.Bool().Draw(r, "required")
+		c.Models.Aliases = rapid.MapOfN(rapid.StringMatching(`[ -~]{1,12}`), rapid.SliceOfNDistinct(rapid.StringMatching(`[ -~]{1,12}`), 1, 4, rapid.ID), 1, 4).Draw(r, "aliases")
+		c.Screening.Quarantine.MaxShare = rapid.Float64Range(0, 1).Draw(r, "maxShare")
 		c.Discovery.File = rapid.StringMatching(`[a-z:#"' \\-]{1,12}`).Draw(r, "file")
 		settings, err := json.Marshal(c)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/attribute"
 	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/pool"
 )
@@ -171,30 +172,39 @@ func (d *document) servedModels(path string, models []string) {
 	if d.has(path) && len(models) == 0 {
 		d.refuse(path, "must have at least one name; leave it out to ask the engine")
 	}
-	for i, m := range models {
-		switch at := index(path, i); {
-		case !plainText(m, 512):
-			d.refuse(at, "must be 1 to 512 printable characters")
-		case slices.Contains(models[:i], m):
-			d.refuse(at, "must occur once")
-		}
-	}
+	d.modelNames(path, models)
 }
 
-// Labels and annotations that Berth understands, after "berth.dev/".
+// Labels and annotations that Berth understands, beside the attributes that
+// api/v1alpha1 names.
 const (
 	labelPrefix   = "berth.dev/"
-	labelEngine   = "berth.dev/engine"
-	labelContext  = "berth.dev/context-limit"
 	labelScheme   = "berth.dev/metrics-scheme"
 	labelPort     = "berth.dev/metrics-port"
 	labelPath     = "berth.dev/metrics-path"
 	engineTypeGIE = "inference.networking.k8s.io/engine-type"
 )
 
-var understood = []string{
-	"capabilities", "context-limit", "engine", "metrics-path", "metrics-port", "metrics-scheme",
-	"residency", "revision", "safety", "tenants", "tier",
+// declaredAttributes are the attributes of Berth's that nothing but a label or an
+// annotation states.
+var declaredAttributes = []string{
+	v1alpha1.AttributeCapabilities, v1alpha1.AttributeResidency, v1alpha1.AttributeRevision,
+	v1alpha1.AttributeSafety, v1alpha1.AttributeTenants, v1alpha1.AttributeTier,
+}
+
+// understood are all keys of Berth's that may stand in a file, in order.
+var understood = slices.Sorted(slices.Values(append(slices.Clone(declaredAttributes),
+	v1alpha1.AttributeContextLimit, v1alpha1.AttributeEngine, labelPath, labelPort, labelScheme)))
+
+// stated are the attributes that are known without a label, and what states them: a
+// second place could only repeat it, or contradict it.
+var stated = map[string]string{
+	v1alpha1.AttributePool:          "metadata states it",
+	v1alpha1.AttributeReplica:       "name states it",
+	v1alpha1.AttributeNode:          "node states it",
+	v1alpha1.AttributeZone:          "zone states it",
+	v1alpha1.AttributeServedModels:  "servedModels states it",
+	v1alpha1.AttributeEngineVersion: "the engine itself states it",
 }
 
 // declaration is one understood label or annotation and where it stands.
@@ -211,19 +221,34 @@ func (d *document) declarations(path string, e *v1alpha1.StaticEndpoint) map[str
 		for _, key := range slices.Sorted(maps.Keys(part.values)) {
 			value := part.values[key]
 			at := child(child(path, part.name), key)
-			short, ours := strings.CutPrefix(key, labelPrefix)
+			ours := strings.HasPrefix(key, labelPrefix)
 			switch earlier, twice := known[key]; {
-			case ours && !slices.Contains(understood, short):
-				d.refuse(at, "is an unknown key; known after "+labelPrefix+": "+strings.Join(understood, ", "))
+			case stated[key] != "":
+				d.refuse(at, "must be left out: "+stated[key])
+			case ours && !slices.Contains(understood, key):
+				d.refuse(at, "is an unknown key; known keys: "+strings.Join(understood, ", "))
 			case !ours && key != engineTypeGIE:
 			case twice && earlier.value != value:
 				d.refuse(at, fmt.Sprintf("must be what the label in line %d says: %s", d.line(earlier.path), quoted(earlier.value)))
 			default:
+				if slices.Contains(declaredAttributes, key) && !wellFormed(value) {
+					d.refuse(at, "must be a list of items with commas between them, at least one and each of at most 512 bytes "+
+						"without control characters; leave it out if there is none")
+				}
 				known[key] = declaration{value, at}
 			}
 		}
 	}
 	return known
+}
+
+// wellFormed says whether an attribute has items that a requirement could ask for.
+// A list of nothing would make a replica serve nobody, in silence.
+func wellFormed(text string) bool {
+	items := attribute.List(text).Items()
+	return len(items) > 0 && !slices.ContainsFunc(items, func(item string) bool {
+		return len(item) > 512 || strings.ContainsFunc(item, unicode.IsControl)
+	})
 }
 
 // engine is the name of the declared engine's profile. It prefers what is said
@@ -235,7 +260,7 @@ func (d *document) engine(path string, e *v1alpha1.StaticEndpoint, known map[str
 	if at := child(path, "engine"); d.has(at) {
 		said = append(said, declaration{e.Engine, at})
 	}
-	for _, key := range []string{labelEngine, engineTypeGIE} {
+	for _, key := range []string{v1alpha1.AttributeEngine, engineTypeGIE} {
 		if l, ok := known[key]; ok {
 			said = append(said, l)
 		}
@@ -265,7 +290,7 @@ func (d *document) contextLimit(path string, e *v1alpha1.StaticEndpoint, known m
 			d.refuse(at, allowed)
 		}
 	}
-	if l, ok := known[labelContext]; ok {
+	if l, ok := known[v1alpha1.AttributeContextLimit]; ok {
 		n, err := strconv.ParseInt(l.value, 10, 64)
 		switch {
 		case err != nil || n <= 0:

@@ -127,6 +127,26 @@ func TestLabelsAndAnnotationsAreUnderstoodWhereAFieldIsLeftOut(t *testing.T) {
 	}
 }
 
+func TestListsOfAttributesAreCarriedAsTheyAreWritten(t *testing.T) {
+	p, err := ParsePool("pool.yaml", []byte(poolHead+`- name: a
+  address: 10.0.0.1
+  port: 80
+  labels: {berth.dev/tenants: a, berth.dev/tier: gold}
+  annotations:
+    berth.dev/safety: " a ,, b\t,"
+    berth.dev/capabilities: |
+      tools,vision
+    example.com/empty: ""
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"berth.dev/safety": " a ,, b\t,", "berth.dev/capabilities": "tools,vision\n", "example.com/empty": ""}
+	if s := p.Endpoints[0]; !reflect.DeepEqual(s.Annotations, want) || s.Labels["berth.dev/tenants"] != "a" {
+		t.Errorf("labels %q, annotations %q; want %q", s.Labels, s.Annotations, want)
+	}
+}
+
 // anEngine is what an endpoint may declare, with the engines that are built in.
 const anEngine = "must be the name or an alias of an engine's profile (atom, sglang, triton-tensorrt-llm, trtllm-serve, vllm); " +
 	"telemetry.profiles adds others; leave it out to serve without telemetry"
@@ -158,7 +178,28 @@ func TestEachBadPoolIsRefusedWithItsPlace(t *testing.T) {
 		{"port in quotes", poolHead + "- {name: a, address: 10.0.0.1, port: \"80\"}\n", []string{`5: endpoints[0].port: "80": must be a whole number`}},
 		{"an address that is a number", poolHead + "- {name: a, address: 10.1, port: 80}\n", []string{"5: endpoints[0].address: 10.1: must be a string: put it in quotes"}},
 		{"a label that is a number", with("labels: {berth.dev/tier: 1}"), []string{"8: endpoints[0].labels[berth.dev/tier]: 1: must be a string: put it in quotes"}},
-		{"an unknown key of ours", with("annotations: {berth.dev/tenant: a}"), []string{"8: endpoints[0].annotations[berth.dev/tenant]: a: is an unknown key; known after berth.dev/: capabilities"}},
+		{"an unknown key of ours", with("annotations: {berth.dev/tenant: a}"), []string{"8: endpoints[0].annotations[berth.dev/tenant]: a: is an unknown key; known keys: berth.dev/capabilities, " +
+			"berth.dev/context-limit, berth.dev/engine, berth.dev/metrics-path, berth.dev/metrics-port, berth.dev/metrics-scheme, berth.dev/residency, " +
+			"berth.dev/revision, berth.dev/safety, berth.dev/tenants, berth.dev/tier"}},
+		{"attributes that something else states", with("labels: {berth.dev/pool: a, berth.dev/replica: a, berth.dev/node: a, berth.dev/zone: a}\n  annotations: {berth.dev/served-models: a, berth.dev/engine-version: a}"), []string{
+			"8: endpoints[0].labels[berth.dev/node]: a: must be left out: node states it",
+			"8: endpoints[0].labels[berth.dev/pool]: a: must be left out: metadata states it",
+			"8: endpoints[0].labels[berth.dev/replica]: a: must be left out: name states it",
+			"8: endpoints[0].labels[berth.dev/zone]: a: must be left out: zone states it",
+			"9: endpoints[0].annotations[berth.dev/engine-version]: a: must be left out: the engine itself states it",
+			"9: endpoints[0].annotations[berth.dev/served-models]: a: must be left out: servedModels states it"}},
+		{"lists of nothing", with("labels: {berth.dev/residency: \"\", berth.dev/tier: \" \", berth.dev/revision: \",\"}\n  annotations: {berth.dev/tenants: \" , \", berth.dev/safety: \"\", berth.dev/capabilities: \"\\t,\\n\"}"), []string{
+			`8: endpoints[0].labels[berth.dev/residency]: "": must be a list of items with commas between them, at least one`,
+			`8: endpoints[0].labels[berth.dev/revision]: ",": must be a list`,
+			`8: endpoints[0].labels[berth.dev/tier]: " ": must be a list`,
+			`9: endpoints[0].annotations[berth.dev/capabilities]: "\t,\n": must be a list`,
+			`9: endpoints[0].annotations[berth.dev/safety]: "": must be a list`,
+			`9: endpoints[0].annotations[berth.dev/tenants]: " , ": must be a list`}},
+		{"items that no requirement can ask for", with("annotations: {berth.dev/tenants: \"a,b\\nc\", berth.dev/safety: \"a\\0\", berth.dev/capabilities: \"\\u0085x\"}\n  labels: {berth.dev/tier: " + strings.Repeat("a", 513) + "}"), []string{
+			`8: endpoints[0].annotations[berth.dev/capabilities]: "\u0085x": must be a list`,
+			`8: endpoints[0].annotations[berth.dev/safety]: "a\x00": must be a list`,
+			`8: endpoints[0].annotations[berth.dev/tenants]: "a,b\nc": must be a list`,
+			"9: endpoints[0].labels[berth.dev/tier]: " + strings.Repeat("a", 64) + "...: must be a list"}},
 		{"another host for metrics", with("annotations: {berth.dev/metrics-host: 169.254.169.254}"), []string{"8: endpoints[0].annotations[berth.dev/metrics-host]: 169.254.169.254: is an unknown key"}},
 		{"a metrics host", with("metrics: {host: 10.0.0.9}"), []string{"8: endpoints[0].metrics.host: 10.0.0.9: is an unknown key; known here: path, port, scheme"}},
 		{"metrics scheme", with("metrics: {scheme: ftp}"), []string{"8: endpoints[0].metrics.scheme: ftp: must be http or https"}},

@@ -28,9 +28,10 @@ type declared struct {
 	used  bool
 }
 
-// profile decodes the EndpointPickerConfig. The second result is the same
-// profile as a document, with everything written out.
-func (d *document) profile(catalog Catalog) (Profile, configapi.EndpointPickerConfig) {
+// profile decodes the EndpointPickerConfig. The second result names the plugins
+// that the profile has no use for, the third is the same profile as a document,
+// with everything written out.
+func (d *document) profile(catalog Catalog) (Profile, []string, configapi.EndpointPickerConfig) {
 	var c configapi.EndpointPickerConfig
 	d.decode(&c, refusedPickerKeys)
 	if len(c.Plugins) == 0 && len(c.SchedulingProfiles) == 0 && !d.failed["plugins"] && !d.failed["schedulingProfiles"] {
@@ -57,12 +58,14 @@ func (d *document) profile(catalog Catalog) (Profile, configapi.EndpointPickerCo
 			p = d.resolve(first, c.SchedulingProfiles[0], plugins)
 		}
 	}
+	var unused []string
 	for _, plugin := range plugins {
 		if plugin.class != 0 && !plugin.used {
+			unused = append(unused, plugin.Name)
 			d.warn(plugin.path, fmt.Sprintf("%s has no effect: no profile refers to it", printable(plugin.Name, 64)))
 		}
 	}
-	return p, writeOut(p)
+	return p, unused, writeOut(p)
 }
 
 func defaultProfile() ([]configapi.PluginSpec, []configapi.SchedulingProfile) {

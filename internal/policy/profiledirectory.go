@@ -26,18 +26,11 @@ const (
 type profileDirectory struct {
 	// path is empty where the configuration names no directory.
 	path  string
-	files []profileFile
+	files []companion
 	// err is why the directory could not be read.
 	err error
 	// places are the directories in which a change of it shows.
 	places []string
-}
-
-// profileFile is one file of the directory.
-type profileFile struct {
-	path string
-	text []byte
-	err  error
 }
 
 // readProfiles reads a directory of profiles. Names that begin with a dot are
@@ -47,7 +40,7 @@ func readProfiles(path string) profileDirectory {
 	if path == "" {
 		return d
 	}
-	d.places = []string{path, filepath.Dir(path)}
+	d.places = append(placesOf(path), path)
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		d.places = append(d.places, target)
 	}
@@ -65,14 +58,16 @@ func readProfiles(path string) profileDirectory {
 			d.files, d.err = nil, fmt.Errorf("it has more than %d files that end in %s", maxProfiles, profileEnd)
 			return d
 		}
-		f := profileFile{path: filepath.Join(path, e.Name())}
-		if target, err := filepath.EvalSymlinks(f.path); err == nil {
-			d.places = append(d.places, filepath.Dir(target))
-		}
-		d.files = append(d.files, f)
+		d.files = append(d.files, companion{path: filepath.Join(path, e.Name())})
 	}
 	for i := range d.files {
-		d.files[i].read()
+		f := &d.files[i]
+		if filepath.Ext(f.path) == profileEnd {
+			*f = readCompanion(f.path, maxFile)
+		} else {
+			f.err = errors.New("the name must end in " + profileEnd)
+		}
+		d.places = append(d.places, f.places...)
 	}
 	slices.Sort(d.places)
 	d.places = slices.Compact(d.places)
@@ -92,37 +87,11 @@ func readDirectory(path string) ([]fs.DirEntry, error) {
 	return entries, bare(err)
 }
 
-// bare is a file system's error without the path, which stands beside it.
-func bare(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		return pe.Err
-	}
-	return err
-}
-
-func (f *profileFile) read() {
-	if filepath.Ext(f.path) != profileEnd {
-		f.err = errors.New("the name must end in " + profileEnd)
-		return
-	}
-	text, err := readRegular(f.path)
-	switch {
-	case err != nil:
-		f.err = bare(err)
-	case len(text) > maxFile:
-		f.err = errors.New("more than 1MiB, must be at most 1MiB")
-	default:
-		f.text = text
-	}
-}
-
 // state is another one whenever the directory says something else.
 func (d *profileDirectory) state() string {
 	sum := sha256.New()
 	for _, f := range d.files {
-		fmt.Fprintf(sum, "%q %v %d\n", f.path, f.err, len(f.text))
-		sum.Write(f.text)
+		fmt.Fprintln(sum, f.state())
 	}
 	return fmt.Sprintf("%q %v %s", d.path, d.err, hex.EncodeToString(sum.Sum(nil)))
 }

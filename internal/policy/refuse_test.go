@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -172,14 +173,97 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 		{"ring", berthHead + "ledger: {ring: 100001}\n", []string{"6: ledger.ring: 100001: must be 0 to 100000"}},
 		{"candidates", berthHead + "ledger: {candidates: -1}\n", []string{"6: ledger.candidates: -1: must be 0 to 10000"}},
 
+		// Intents.
+		{"a section that is a list", berthHead + "intent: []\n", []string{"6: intent: [...]: must be a mapping"}},
+		{"an unknown key of intents", berthHead + "intent: {require: true}\n", []string{
+			"6: intent.require: true: is an unknown key; known here: metadata, required, signedHeader, unreadableBody"}},
+		{"required", berthHead + "intent: {required: \"true\"}\n", []string{`6: intent.required: "true": must be true or false`}},
+		{"unreadableBody", berthHead + "intent: {unreadableBody: ignore}\n", []string{"6: intent.unreadableBody: ignore: must be one of refuse, pass"}},
+		{"a signed header of nothing", berthHead + "intent:\n  signedHeader: {}\n", []string{
+			"7: intent.signedHeader.keySet: missing: must be the path of a file with the keys to verify with",
+			"7: intent.signedHeader.audience: missing: must be this picker's name in intents, 1 to 253 printable characters"}},
+		{"a signed header that is null", berthHead + "intent:\n  signedHeader:\n", []string{"7: intent.signedHeader: null: must be a mapping"}},
+		{"a key set without an audience", berthHead + "intent: {signedHeader: {keySet: no.json}}\n", []string{
+			"6: intent.signedHeader.audience: missing: must be this picker's name",
+			"6: intent.signedHeader.keySet: no.json: cannot be used: no.json: no such file or directory"}},
+		{"an audience without a key set", berthHead + "intent: {signedHeader: {audience: berth}}\n", []string{"6: intent.signedHeader.keySet: missing: must be the path of a file"}},
+		{"an empty key set and audience", berthHead + "intent: {signedHeader: {keySet: \"\", audience: \"\"}}\n", []string{
+			`6: intent.signedHeader.keySet: "": must be the path of a file`, `6: intent.signedHeader.audience: "": must be this picker's name`}},
+		{"a key set with a zero byte", berthHead + "intent: {signedHeader: {keySet: \"a\\0b\", audience: a}}\n", []string{
+			`6: intent.signedHeader.keySet: "a\x00b": must be the path of a file`}},
+		{"skew", berthHead + "intent: {signedHeader: {audience: a, keySet: /dev/null, skew: 301s}}\n", []string{
+			"6: intent.signedHeader.skew: 301s: must be 0s to 5m",
+			"6: intent.signedHeader.keySet: /dev/null: cannot be used: /dev/null: it is not a regular file"}},
+		{"a negative skew", berthHead + "intent: {signedHeader: {audience: \"a\\nb\", skew: -1s}}\n", []string{
+			"6: intent.signedHeader.keySet: missing: must be the path of a file",
+			`6: intent.signedHeader.audience: "a\nb": must be this picker's name`, "6: intent.signedHeader.skew: -1s: must be 0s to 5m"}},
+		{"a key set in the configuration", berthHead + "intent: {signedHeader: {audience: a, keySet: {keys: []}}}\n", []string{
+			"6: intent.signedHeader.keySet: {...}: must be a string"}},
+
+		// Headers.
+		{"headers that are a list", berthHead + "trust: {headers: [x-model]}\n", []string{"6: trust.headers: [...]: must be a mapping of strings"}},
+		{"no header to trust", berthHead + "trust: {plainHeaders: true, headers: {}}\n", []string{"6: trust.headers: {...}: must have at least one entry with trust.plainHeaders true"}},
+		{"too many headers", berthHead + "trust:\n  headers:\n" + numbered(33, "    x-%d: requirement.safety.k%d\n"), []string{"8: trust.headers: {...}: must have at most 32 entries"}},
+		{"headers that are none", berthHead + "trust:\n  headers:\n    X-Model: logicalModel\n    x model: servedModels\n    \"\": priority\n    \":path\": sessionKey\n    é: contextInputTokens\n", []string{
+			"8: trust.headers.X-Model: logicalModel: must stand for a header's name in lower case: 1 to 256 letters, digits and",
+			"9: trust.headers[x model]: servedModels: must stand for a header's name",
+			"10: trust.headers[]: priority: must stand for a header's name",
+			"11: trust.headers[:path]: sessionKey: must stand for a header's name",
+			"12: trust.headers[é]: contextInputTokens: must stand for a header's name"}},
+		{"a long header", berthHead + "trust: {headers: {" + strings.Repeat("x", 257) + ": logicalModel}}\n", []string{
+			"6: trust.headers." + strings.Repeat("x", 242) + "...: logicalModel: must stand for a header's name"}},
+		{"headers with a meaning of their own", berthHead + "trust:\n  headers:\n    authorization: logicalModel\n    cookie: servedModels\n    host: priority\n    content-type: sessionKey\n" +
+			"    transfer-encoding: contextInputTokens\n    connection: contextOutputTokens\n    x-berth-intent: requirement.safety.a\n    x-gateway-destination-endpoint: requirement.safety.b\n", []string{
+			"8: trust.headers.authorization: logicalModel: must stand for another header: not authorization, connection, cookie, ",
+			"9: trust.headers.cookie: servedModels: must stand for another header",
+			"10: trust.headers.host: priority: must stand for another header",
+			"11: trust.headers.content-type: sessionKey: must stand for another header",
+			"12: trust.headers.transfer-encoding: contextInputTokens: must stand for another header",
+			"13: trust.headers.connection: contextOutputTokens: must stand for another header",
+			"14: trust.headers.x-berth-intent: requirement.safety.a: must stand for another header",
+			"15: trust.headers.x-gateway-destination-endpoint: requirement.safety.b: must stand for another header"}},
+		{"unknown flat keys", berthHead + "trust:\n  headers:\n    x-a: model\n    x-b: requirement.safty.level\n    x-c: \"\"\n    x-d: requirement.safety.\n    x-e: requirement.safety." + strings.Repeat("k", 318) + "\n", []string{
+			"8: trust.headers.x-a: model: must be logicalModel, servedModels, priority, sessionKey",
+			"9: trust.headers.x-b: requirement.safty.level: must be logicalModel",
+			`10: trust.headers.x-c: "": must be logicalModel`,
+			"11: trust.headers.x-d: requirement.safety.: must be logicalModel",
+			"12: trust.headers.x-e: requirement.safety." + strings.Repeat("k", 45) + "...: cannot be used: it has 318 bytes"}},
+		{"two headers for one flat key", berthHead + "trust:\n  headers:\n    x-b: logicalModel\n    x-a: logicalModel\n", []string{
+			"9: trust.headers.x-a: logicalModel: must be a key of its own: trust.headers.x-b in line 8 has it"}},
+		{"a number as a header's key", berthHead + "trust: {headers: {x-a: 5}}\n", []string{"6: trust.headers.x-a: 5: must be a string: put it in quotes"}},
+		{"plainHeaders", berthHead + "trust: {plainHeaders: 1}\n", []string{"6: trust.plainHeaders: 1: must be true or false"}},
+
+		// Aliases.
+		{"aliases that are a list", berthHead + "models: {aliases: [a]}\n", []string{"6: models.aliases: [...]: must be a mapping of lists of strings"}},
+		{"an alias that is a text", berthHead + "models: {aliases: {fast: llama}}\n", []string{"6: models.aliases.fast: llama: must be a list"}},
+		{"an alias of nothing", berthHead + "models: {aliases: {fast: []}}\n", []string{"6: models.aliases.fast: [...]: must be a list of 1 to 64 served models"}},
+		{"an alias of too much", berthHead + "models: {aliases: {fast: [" + numbered(65, "m%d, ") + "]}}\n", []string{"6: models.aliases.fast: [...]: must be a list of 1 to 64 served models"}},
+		{"an alias without a name", berthHead + "models: {aliases: {\"\": [a]}}\n", []string{"6: models.aliases[]: [...]: must stand for a name of 1 to 512 printable characters"}},
+		{"an alias with a line break", berthHead + "models: {aliases: {\"a\\nb\": [a]}}\n", []string{`6: "models.aliases[a\nb]": [...]: must stand for a name of 1 to 512 printable`}},
+		{"a long alias", berthHead + "models: {aliases: {" + strings.Repeat("a", 513) + ": [a]}}\n", []string{"6: models.aliases." + strings.Repeat("a", 241) + "...: [...]: must stand for a name"}},
+		{"served models of an alias", berthHead + "models: {aliases: {fast: [a, \"\", a, 5, \"b\\tc\"]}}\n", []string{
+			"6: models.aliases.fast[3]: 5: must be a string: put it in quotes", `6: models.aliases.fast[1]: "": must be 1 to 512 printable characters`,
+			"6: models.aliases.fast[2]: a: must occur once", `6: models.aliases.fast[4]: "b\tc": must be 1 to 512 printable characters`}},
+		{"too many aliases", berthHead + "models:\n  aliases:\n" + numbered(1025, "    a%d: [m]\n"), []string{"8: models.aliases: {...}: must have at most 1024 entries"}},
+		{"an alias twice", berthHead + "models:\n  aliases:\n    a: [b]\n    a: [c]\n", []string{"9: models.aliases.a: [...]: must occur once: it is in line 8 already"}},
+		{"an unknown key of models", berthHead + "models: {default: a}\n", []string{"6: models.default: a: is an unknown key; known here: aliases"}},
+
+		// Screening.
+		{"contextUnknown", berthHead + "screening: {contextUnknown: refuse}\n", []string{"6: screening.contextUnknown: refuse: must be one of fail, pass"}},
+		{"failures", berthHead + "screening: {quarantine: {failures: 0}}\n", []string{"6: screening.quarantine.failures: 0: must be 1 to 1000"}},
+		{"too many failures", berthHead + "screening: {quarantine: {failures: 1001}}\n", []string{"6: screening.quarantine.failures: 1001: must be 1 to 1000"}},
+		{"probeAfter", berthHead + "screening: {quarantine: {probeAfter: 99ms}}\n", []string{"6: screening.quarantine.probeAfter: 99ms: must be 100ms to 1h"}},
+		{"a late probe", berthHead + "screening: {quarantine: {probeAfter: 61m}}\n", []string{"6: screening.quarantine.probeAfter: 61m: must be 100ms to 1h"}},
+		{"maxShare", berthHead + "screening: {quarantine: {maxShare: 1.01}}\n", []string{"6: screening.quarantine.maxShare: 1.01: must be a number from 0 to 1"}},
+		{"a negative maxShare", berthHead + "screening: {quarantine: {maxShare: -0.1}}\n", []string{"6: screening.quarantine.maxShare: -0.1: must be a number from 0 to 1"}},
+		{"a maxShare that is no number", berthHead + "screening: {quarantine: {maxShare: .nan}}\n", []string{"6: screening.quarantine.maxShare: .nan: must be a number from 0 to 1"}},
+		{"a key of quarantine", berthHead + "screening: {quarantine: {after: 3}}\n", []string{"6: screening.quarantine.after: 3: is an unknown key; known here: failures, maxShare, probeAfter"}},
+
 		// What does not exist yet, by name.
 		{"an InferencePool", berthHead + "discovery: {inferencePool: {namespace: a, name: b}}\n", []string{"6: discovery.inferencePool: {...}: is not supported by this version"}},
 		{"shortlist", berthHead + "placement: {shortlist: 32}\n", []string{"6: placement.shortlist: 32: is not supported by this version"}},
 		{"replicas", berthHead + "placement: {replicas: 2}\n", []string{"6: placement.replicas: 2: must be 1: other values are not supported by this version"}},
 		{"ledger.dir", berthHead + "ledger: {dir: /var/lib/berth}\n", []string{"6: ledger.dir: /var/lib/berth: is not supported by this version"}},
-		{"the sections to come", berthHead + "intent: {required: false}\ntrust: {}\nmodels: {}\nscreening: {}\n", []string{
-			"6: intent: {...}: is not supported by this version", "7: trust: {...}: is not supported by this version",
-			"8: models: {...}: is not supported by this version", "9: screening: {...}: is not supported by this version"}},
 
 		// Several at once.
 		{"errors of several documents", head + "plugins: [{type: nope}]\n---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\ngateway: {fallbacks: 9, x: 1}\n---\n" + poolHead + "- {name: a, address: localhost, port: 0}\n",
@@ -195,6 +279,15 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 			wantRefusals(t, err, c.want)
 		})
 	}
+}
+
+// numbered repeats a text with its number in it.
+func numbered(n int, format string) string {
+	var text strings.Builder
+	for i := range n {
+		text.WriteString(strings.ReplaceAll(format, "%d", strconv.Itoa(i)))
+	}
+	return text.String()
 }
 
 func wantRefusals(t *testing.T, err error, want []string) {

@@ -11,7 +11,7 @@ import (
 
 // refusedBerthKeys are keys whose behaviour this version does not have.
 var refusedBerthKeys = []string{
-	"discovery.inferencePool", "placement.shortlist", "intent", "trust", "models", "screening",
+	"discovery.inferencePool", "placement.shortlist",
 }
 
 // settings decodes and checks the BerthConfiguration.
@@ -28,6 +28,7 @@ func (d *document) settings() v1alpha1.BerthConfiguration {
 	oneOf(d, "gateway.requestTrailers", c.Gateway.RequestTrailers, v1alpha1.TrailersRefuse, v1alpha1.TrailersPass)
 	oneOf(d, "gateway.unknownPaths", c.Gateway.UnknownPaths, v1alpha1.UnknownPathRoute, v1alpha1.UnknownPathRefuse)
 	d.limits(&c.Limits)
+	d.intents(&c)
 
 	t := &c.Telemetry
 	oneOf(d, "telemetry.mode", t.Mode, v1alpha1.TelemetryAuto, v1alpha1.TelemetryNone)

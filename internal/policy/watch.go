@@ -25,8 +25,9 @@ const (
 )
 
 // Watch follows the configuration file at path, and the directory of
-// telemetry.profiles if it names one, until ctx ends, and then returns nil; it
-// returns an error only if it could not begin. It calls onChange from its own
+// telemetry.profiles and the file of intent.signedHeader.keySet if it names them,
+// until ctx ends, and then returns nil; it returns an error only if it could not
+// begin. It calls onChange from its own
 // goroutine, the caller's, one call at a time: first with what the files say at
 // the start, so that no change between an earlier Load and Watch is missed, then
 // whenever the bytes of one have changed, or there is one more or one less. With
@@ -37,20 +38,22 @@ const (
 func Watch(ctx context.Context, path string, catalog Catalog, onChange func(*Policy, []Warning, error)) error {
 	// States are of what was parsed, so that a change during that is one for the
 	// next look.
-	var file, profiles, directory string
+	var file, beside string
+	var read companions
 	return watch(ctx, path, func() []string {
 		data, err := readFile(path)
-		now := readProfiles(directory)
-		if stateOf(data, err) == file && now.state() == profiles {
-			return now.places
+		now := read.again()
+		if stateOf(data, err) == file && now.state() == beside {
+			return now.places()
 		}
 		a := attempt{err: err}
 		if err == nil {
 			a = parse(path, data, filepath.Dir(path), catalog)
 		}
-		file, profiles, directory = stateOf(data, err), a.profiles.state(), a.profiles.path
+		read = a.companions
+		file, beside = stateOf(data, err), read.state()
 		onChange(a.policy, a.warnings, a.err)
-		return a.profiles.places
+		return read.places()
 	})
 }
 

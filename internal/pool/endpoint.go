@@ -4,6 +4,8 @@ import (
 	"net/netip"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/berth-dev/berth/internal/attribute"
 )
 
 // Spec is what discovery declares of one endpoint. Nothing in it changes after
@@ -55,16 +57,22 @@ type Endpoint struct {
 	Hash uint64
 	// declared is the served set of Spec.
 	declared *ServedSet
+	// attributes are those that discovery states; declaredLimit is as in ContextFit.
+	attributes    attribute.Set
+	declaredLimit int64
 }
 
-func newEndpoint(spec Spec, live *Live) *Endpoint {
-	return &Endpoint{
+func newEndpoint(pool string, spec Spec, live *Live) *Endpoint {
+	e := &Endpoint{
 		Spec:        spec,
 		Live:        live,
-		declared:    live.served.of(spec.ServedModels),
+		declared:    live.shared.served.of(spec.ServedModels),
+		attributes:  declaredAttributes(&spec, pool),
 		Destination: spec.Address.String(),
 		Hash:        xxhash.Sum64String(spec.Name),
 	}
+	e.declaredLimit = declaredLimit(e.attributes)
+	return e
 }
 
 // sameIncarnation reports whether what is known of a still holds for b: the

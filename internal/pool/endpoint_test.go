@@ -13,7 +13,7 @@ const (
 
 // endpointWith is an endpoint whose newest page says r of field f.
 func endpointWith(s Spec, f telemetry.Field, r telemetry.Reading) *Endpoint {
-	e := newEndpoint(s, newLive(false, &servedSets{}))
+	e := newEndpoint("", s, newLive(false, &shared{}))
 	page := &telemetry.Snapshot{}
 	page.Readings[f] = r
 	e.Publish(page, e.BeginScrape())
@@ -52,7 +52,7 @@ func TestServingAModel(t *testing.T) {
 		{"names keep their case", []string{"M"}, nil, "m", ServesOthers},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e := newEndpoint(Spec{Name: "a", ServedModels: tc.declared}, newLive(false, &servedSets{}))
+			e := newEndpoint("", Spec{Name: "a", ServedModels: tc.declared}, newLive(false, &shared{}))
 			if tc.stated != nil {
 				e = endpointWith(e.Spec, telemetry.ServedModels, *tc.stated)
 			}
@@ -101,7 +101,7 @@ func TestAFreshWordOfSleepOrIllHealthExcludes(t *testing.T) {
 }
 
 func TestAnEndpointThatWasNeverScrapedIsNotExcluded(t *testing.T) {
-	e := newEndpoint(Spec{}, newLive(false, &servedSets{}))
+	e := newEndpoint("", Spec{}, newLive(false, &shared{}))
 	if e.Excluded(now) {
 		t.Error("excluded; unknown is neither asleep nor unhealthy")
 	}

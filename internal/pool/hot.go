@@ -84,7 +84,10 @@ func freshUntil(r *telemetry.Reading, v float64) int64 {
 
 // takeOver copies what decisions read of a snapshot. pending is the number of
 // units that the snapshot cannot have counted. Writers are serialised by Live.mu.
-func (h *hot) takeOver(s *telemetry.Snapshot, pending int32, served *ServedSet) {
+// It reports whether one of the two that make ExcludedUntil has moved: though it be
+// the same after, it may have been another between the two stores.
+func (h *hot) takeOver(s *telemetry.Snapshot, pending int32, served *ServedSet) (moved bool) {
+	asleep, unhealthy := h.asleepUntil.Load(), h.unhealthyUntil.Load()
 	h.seq.Add(1)
 	for i, f := range telemetry.LoadFields {
 		r := &s.Readings[f]
@@ -96,6 +99,13 @@ func (h *hot) takeOver(s *telemetry.Snapshot, pending int32, served *ServedSet) 
 	h.served.Store(served)
 	h.pending.Store(pending)
 	h.seq.Add(1)
+	return h.asleepUntil.Load() != asleep || h.unhealthyUntil.Load() != unhealthy
+}
+
+// excludedUntil is when the engine's last word stops to exclude the endpoint; 0 if
+// it does not.
+func (h *hot) excludedUntil() int64 {
+	return max(h.asleepUntil.Load(), h.unhealthyUntil.Load())
 }
 
 // Load is what a decision reads of an endpoint's load: the load fields in the
@@ -126,6 +136,7 @@ func (l *Live) ReadLoad(now telemetry.Instant, out *Load) {
 
 // Excluded reports whether the engine's last fresh word was that it sleeps, is
 // unhealthy or not ready. Unknown is none of them.
-func (l *Live) Excluded(now telemetry.Instant) bool {
-	return l.hot.asleepUntil.Load() > int64(now) || l.hot.unhealthyUntil.Load() > int64(now)
-}
+func (l *Live) Excluded(now telemetry.Instant) bool { return l.hot.excludedUntil() > int64(now) }
+
+// ExcludedUntil is when Excluded turns to false by itself; long past where it is.
+func (l *Live) ExcludedUntil() telemetry.Instant { return telemetry.Instant(l.hot.excludedUntil()) }

@@ -23,7 +23,7 @@ func TestReadLoadTellsEachStateApart(t *testing.T) {
 		{"judged stale", telemetry.Reading{Recorded: telemetry.Stale, ExpiresAt: 200}, telemetry.Stale},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			l := newLive(false, &servedSets{})
+			l := newLive(false, &shared{})
 			tc.reading.Value = 7
 			s := &telemetry.Snapshot{}
 			s.Readings[telemetry.KVCacheUtilization] = tc.reading
@@ -45,7 +45,7 @@ func TestReadLoadTellsEachStateApart(t *testing.T) {
 
 // A decision never sees a part of one scrape beside a part of another.
 func TestReadLoadIsOfOneSnapshot(t *testing.T) {
-	l := newLive(false, &servedSets{})
+	l := newLive(false, &shared{})
 	publish := func(v float64) {
 		s := &telemetry.Snapshot{}
 		for _, f := range telemetry.LoadFields {
@@ -114,7 +114,7 @@ func TestAdaptersCountAsServedNames(t *testing.T) {
 	names := func(names ...string) telemetry.Reading {
 		return telemetry.Reading{Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Names: names}}
 	}
-	e := newEndpoint(Spec{}, newLive(false, &servedSets{}))
+	e := newEndpoint("", Spec{}, newLive(false, &shared{}))
 	s := &telemetry.Snapshot{}
 	s.Readings[telemetry.AdaptersLoaded] = names("sql-lora")
 	e.Publish(s, e.BeginScrape())

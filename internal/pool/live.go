@@ -20,7 +20,8 @@ type Live struct {
 	scrapeError atomic.Pointer[string]
 	onWake      atomic.Pointer[func()]
 	gone        chan struct{}
-	served      *servedSets
+	shared      *shared
+	quarantine  quarantine
 
 	mu sync.Mutex
 	// mark numbers the scrapes begun; published is the mark of the scrape that
@@ -37,8 +38,8 @@ type Live struct {
 // newLive starts with what is true of an endpoint nobody has spoken to: nothing
 // scraped, ordered last. An endpoint without telemetry can never be asked, so
 // it starts in normal order.
-func newLive(telemetryNone bool, served *servedSets) *Live {
-	l := &Live{gone: make(chan struct{}), served: served}
+func newLive(telemetryNone bool, all *shared) *Live {
+	l := &Live{gone: make(chan struct{}), shared: all}
 	if !telemetryNone {
 		l.hot.last.Store(1)
 	}
@@ -155,9 +156,40 @@ func (l *Live) Publish(s *telemetry.Snapshot, mark uint32) {
 		l.sinceEarlier = 0
 		l.published = mark
 	}
+	before, serving := l.snapshot.Load(), l.hot.served.Load()
 	l.snapshot.Store(s)
-	l.hot.takeOver(s, l.sinceEarlier+l.sinceMark, l.servedIn(s))
+	served := l.servedIn(s)
+	moved := l.hot.takeOver(s, l.sinceEarlier+l.sinceMark, served)
 	l.scrapeError.Store(nil)
+
+	if served != serving {
+		l.shared.serving.Add(1)
+	}
+	if !saysTheSame(before, s) {
+		l.shared.stated.Add(1)
+	}
+	if moved {
+		l.shared.eligibility.Add(1)
+	}
+}
+
+// saysTheSame reports that two snapshots give an endpoint the same attributes, its
+// served set apart. The first may be nil.
+func saysTheSame(a, b *telemetry.Snapshot) bool {
+	if a == nil || a.Engine != b.Engine {
+		return false
+	}
+	limits := [...]*telemetry.Reading{&a.Readings[telemetry.ContextLimit], &b.Readings[telemetry.ContextLimit]}
+	versions := [...]*telemetry.Reading{&a.Readings[telemetry.EngineVersion], &b.Readings[telemetry.EngineVersion]}
+	return said(limits[0]) == said(limits[1]) && limits[0].Value == limits[1].Value &&
+		said(versions[0]) == said(versions[1]) && textOf(versions[0]) == textOf(versions[1])
+}
+
+func textOf(r *telemetry.Reading) string {
+	if r.Detail == nil {
+		return ""
+	}
+	return r.Detail.Text
 }
 
 // servedIn is the served set that a snapshot states, adapters among it; nil if
@@ -178,12 +210,12 @@ func (l *Live) servedIn(s *telemetry.Snapshot) *ServedSet {
 	if names == nil {
 		names = []string{}
 	}
-	return l.served.of(names)
+	return l.shared.served.of(names)
 }
 
 func namesIn(s *telemetry.Snapshot, f telemetry.Field) (names []string, known bool) {
 	r := &s.Readings[f]
-	if (r.Recorded != telemetry.Fresh && r.Recorded != telemetry.Stale) || r.Detail == nil {
+	if !said(r) || r.Detail == nil {
 		return nil, false
 	}
 	return r.Detail.Names, true
@@ -207,6 +239,10 @@ func (l *Live) ScrapeError() string {
 type Unit struct {
 	live *Live
 	mark uint32
+	// tried is the endpoint in quarantine that the request tries, try the number of
+	// that; nil and 0 if it tries none.
+	tried *Live
+	try   uint64
 }
 
 // idleAfter is how long an endpoint goes without a pick before the next pick
@@ -218,6 +254,9 @@ const idleAfter = 2 * time.Second
 func (l *Live) Take(now telemetry.Instant) Unit {
 	before := telemetry.Instant(l.pickedAt.Swap(int64(now)))
 	u := l.take()
+	if u.try = l.beginTry(now); u.try != 0 {
+		u.tried = l
+	}
 	if now.Sub(before) > idleAfter {
 		l.Wake()
 	}
@@ -241,6 +280,10 @@ func (u *Unit) Release() {
 		return
 	}
 	u.live = nil
+	if u.tried != nil {
+		u.tried.endTry(u.try)
+		u.tried = nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -260,6 +303,7 @@ func (u *Unit) Move(to *Live) {
 		return
 	}
 	next := to.take()
+	next.tried, next.try, u.tried = u.tried, u.try, nil
 	u.Release()
 	*u = next
 }

@@ -47,7 +47,7 @@ func TestOrderOfAnEndpointFollowsItsLastAnswer(t *testing.T) {
 }
 
 func TestPendingIsWhatThePageCannotHaveCounted(t *testing.T) {
-	l := newLive(false, &servedSets{})
+	l := newLive(false, &shared{})
 	check := func(when string, inFlight, pending int32) {
 		t.Helper()
 		if l.InFlight() != inFlight || l.Pending() != pending {
@@ -98,7 +98,7 @@ func TestPendingIsWhatThePageCannotHaveCounted(t *testing.T) {
 // pending as it was: a pick may be counted twice until the next page, and is
 // never lost.
 func TestAnOvertakenPageNeverHidesAPick(t *testing.T) {
-	l := newLive(false, &servedSets{})
+	l := newLive(false, &shared{})
 	a := l.Take(now)
 	first := l.BeginScrape()
 	b := l.Take(now)
@@ -119,7 +119,7 @@ func TestAnOvertakenPageNeverHidesAPick(t *testing.T) {
 }
 
 func TestMovingAUnit(t *testing.T) {
-	from, to := newLive(false, &servedSets{}), newLive(false, &servedSets{})
+	from, to := newLive(false, &shared{}), newLive(false, &shared{})
 	u := from.Take(now)
 	to.Publish(&telemetry.Snapshot{}, to.BeginScrape())
 	u.Move(to)
@@ -139,7 +139,7 @@ func TestMovingAUnit(t *testing.T) {
 }
 
 func TestThePickOnAnIdleEndpointAsksForAScrape(t *testing.T) {
-	l := newLive(false, &servedSets{})
+	l := newLive(false, &shared{})
 	wakes := 0
 	l.Take(now) // nobody listens yet
 	l.OnWake(func() { wakes++ })
@@ -170,7 +170,7 @@ func TestThePickOnAnIdleEndpointAsksForAScrape(t *testing.T) {
 }
 
 func TestTheFirstPickEverAsksForAScrape(t *testing.T) {
-	l := newLive(false, &servedSets{})
+	l := newLive(false, &shared{})
 	wakes := 0
 	l.OnWake(func() { wakes++ })
 	l.Take(now)
@@ -180,7 +180,7 @@ func TestTheFirstPickEverAsksForAScrape(t *testing.T) {
 }
 
 func TestCandidatesAreTouchedToTheSecond(t *testing.T) {
-	l := newLive(false, &servedSets{})
+	l := newLive(false, &shared{})
 	for _, tc := range []struct{ at, want telemetry.Instant }{
 		{now, now},
 		{now + 1, now},
@@ -196,7 +196,7 @@ func TestCandidatesAreTouchedToTheSecond(t *testing.T) {
 }
 
 func TestLatencyIsSmoothedOverRequests(t *testing.T) {
-	l := newLive(false, &servedSets{})
+	l := newLive(false, &shared{})
 	if _, _, ok := l.Latency(); ok {
 		t.Fatal("a latency before the first request")
 	}
@@ -223,7 +223,7 @@ func TestLatencyIsSmoothedOverRequests(t *testing.T) {
 
 func TestARequestOnAClockThatDidNotMoveIsStillARequest(t *testing.T) {
 	for _, ttfb := range []time.Duration{0, -time.Second} {
-		l := newLive(false, &servedSets{})
+		l := newLive(false, &shared{})
 		l.Observe(ttfb, now)
 		seconds, at, ok := l.Latency()
 		if !ok || at != now || seconds < 0 || seconds > 1e-6 {
@@ -233,7 +233,7 @@ func TestARequestOnAClockThatDidNotMoveIsStillARequest(t *testing.T) {
 }
 
 func TestConcurrentSamplesAreAllCounted(t *testing.T) {
-	l := newLive(false, &servedSets{})
+	l := newLive(false, &shared{})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

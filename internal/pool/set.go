@@ -13,6 +13,8 @@ import (
 type Set struct {
 	// Pool is namespace/name.
 	Pool string
+	// Generation is another one for each Set of a registry.
+	Generation uint64
 	// Endpoints are in the order that discovery gave. An endpoint's index is its
 	// slot.
 	Endpoints []*Endpoint
@@ -25,7 +27,36 @@ type Set struct {
 
 	declared  []*ServedSet
 	byAddress map[netip.AddrPort]int
+	shared    *shared
 }
+
+// shared is what the endpoints of a registry have in common: their served sets, and
+// counters of what screening depends on. A counter goes up after the change that it
+// counts, so that whoever reads it before it looks is never told too much.
+type shared struct {
+	served servedSets
+	// serving counts changes of what engines serve, stated those of what else they
+	// say of themselves, eligibility those of who is asleep, unhealthy or in
+	// quarantine, by time alone apart.
+	serving, stated, eligibility atomic.Uint64
+}
+
+// Changes counts what may have changed the attributes that are stated so. What was
+// found out of them since the count was read may be kept until the count differs.
+func (s *Set) Changes(by Stated) uint64 {
+	switch by {
+	case ByServing:
+		return s.shared.serving.Load()
+	case ByEngine:
+		return s.shared.stated.Load()
+	default:
+		return 0
+	}
+}
+
+// EligibilityChanges counts the changes of Excluded and Quarantine that came
+// otherwise than by time.
+func (s *Set) EligibilityChanges() uint64 { return s.shared.eligibility.Load() }
 
 // Served is what the engine in a slot says that it serves, and what discovery
 // declares that it may; nil where either has not said.
@@ -55,15 +86,15 @@ type Registry struct {
 	mu sync.Mutex
 	// telemetryNone starts new endpoints in normal order.
 	telemetryNone bool
-	served        *servedSets
+	shared        *shared
 	watchers      []*func(*Set)
 }
 
 // NewRegistry returns a registry with an empty set. With telemetryNone no
 // endpoint is ever scraped, so all start in normal order.
 func NewRegistry(pool string, telemetryNone bool) *Registry {
-	r := &Registry{telemetryNone: telemetryNone, served: &servedSets{}}
-	r.set.Store(&Set{Pool: pool})
+	r := &Registry{telemetryNone: telemetryNone, shared: &shared{}}
+	r.set.Store(&Set{Pool: pool, shared: r.shared})
 	return r
 }
 
@@ -115,7 +146,10 @@ func (r *Registry) Update(pool string, specs []Spec) error {
 		byName[e.Name] = e
 	}
 	next := &Set{
-		Pool:      pool,
+		Pool:       pool,
+		Generation: old.Generation + 1,
+		shared:     r.shared,
+
 		Endpoints: make([]*Endpoint, 0, len(specs)),
 		byAddress: make(map[netip.AddrPort]int, len(specs)),
 	}
@@ -134,9 +168,9 @@ func (r *Registry) Update(pool string, specs []Spec) error {
 		if was, ok := byName[spec.Name]; ok && sameIncarnation(&was.Spec, spec) {
 			live = was.Live
 		} else {
-			live = newLive(r.telemetryNone, r.served)
+			live = newLive(r.telemetryNone, r.shared)
 		}
-		next.add(newEndpoint(*spec, live))
+		next.add(newEndpoint(pool, *spec, live))
 	}
 	kept := make(map[*Live]struct{}, len(next.Endpoints))
 	for _, e := range next.Endpoints {

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/berth-dev/berth/internal/pool"
 )
 
 // Subset is a set of addresses with ports that the gateway restricts a request
@@ -45,6 +47,15 @@ func SplitSubset(list string) *Subset {
 func (s *Subset) Contains(a netip.AddrPort) bool {
 	_, ok := s.members[a]
 	return ok
+}
+
+// slots adds the members of a pool that the subset names.
+func (s *Subset) slots(set *pool.Set, to Members) {
+	for a := range s.members {
+		if slot, ok := set.ByAddress(a); ok {
+			to.add(slot)
+		}
+	}
 }
 
 // Len counts the entries that can match, each once.

@@ -35,7 +35,8 @@ func (e *Error) Error() string {
 	return field + ": " + e.Value + ": " + e.Allowed
 }
 
-// Parameter is one key that a plugin understands: a Number or an Integer.
+// Parameter is one key that a plugin understands: a Number, an Integer, or one of
+// the kinds in texts.go.
 type Parameter interface {
 	key() string
 	// set decodes one JSON value; on false nothing was set.

@@ -16,6 +16,8 @@ import (
 // model is what every replica serves and every request names.
 const model = "llama-3.1-8b"
 
+var models = []string{model}
+
 // now is when decisions are made that need no clock.
 const now telemetry.Instant = 1000e9
 
@@ -38,10 +40,10 @@ func load(i int) (queued, active int, cache float64) {
 	return i * 7 % 13, i * 5 % 31, float64(i*11%97) / 97
 }
 
-// freshFleet is a pool of n replicas that were all scraped just now.
-func freshFleet(n int) (*pool.Registry, error) {
+// freshFleet is a pool of replicas that were all scraped just now.
+func freshFleet(list []pool.Spec) (*pool.Registry, error) {
 	registry := pool.NewRegistry("default/pool", false)
-	if err := registry.Update("default/pool", specs(n)); err != nil {
+	if err := registry.Update("default/pool", list); err != nil {
 		return nil, err
 	}
 	for i, e := range registry.Set().Endpoints {

@@ -44,6 +44,9 @@ func budgets() []budget {
 	return []budget{
 		{"decision", "CPU and allocations of one decision: screen, gather, place", decisionSubject, measureDecision},
 		{"stock", "the same beside the stock GIE v1.5.0 scheduler", stockSubject, measureStock},
+		{"screening", "CPU and allocations of the hard cut by an intent's requirements", screeningSubject, measureScreening},
+		{"intent-metadata", "CPU of reading an intent that came in metadata", intentMetadataSubject, measureIntentMetadata},
+		{"intent-signed", "CPU of reading a signed intent, beside the check of its signature", intentSignedSubject, measureIntentSigned},
 		{"body-scan", "reading the facts of a request body, beside gjson", bodyScanSubject, measureBodyScan},
 		{"engine-page", "an engine's page to a snapshot, beside a walk over the page", enginePageSubject, measureEnginePage},
 		{"picker-cycle", "CPU of the picker per request, beside an empty ext_proc server", cycleSubject, measureCycle},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -56,14 +57,43 @@ func (o *operation) round() (ns, allocs float64, err error) {
 	return float64(end-start) / n, float64(after.Mallocs-before.Mallocs) / n, nil
 }
 
+// cost is what an operation takes: nanoseconds of CPU, and allocations to the
+// nearest whole one, since what else the process does may allocate, too.
+type cost struct {
+	ns, allocs float64
+	// times is how often a round did it.
+	times int
+}
+
+// least is the cost in the least of several rounds: what disturbs a round only
+// ever adds to it. label names the operation in what -v tells.
+func least(s *session, label string, rounds int, do func()) (cost, error) {
+	runtime.GC()
+	op, err := newOperation(do)
+	if err != nil {
+		return cost{}, err
+	}
+	c := cost{math.Inf(1), math.Inf(1), op.times}
+	for i := range rounds {
+		ns, n, err := op.round()
+		if err != nil {
+			return cost{}, err
+		}
+		s.logf("  %s, round %d: %.0f ns, %.2f allocations", label, i, ns, n)
+		c.ns, c.allocs = min(c.ns, ns), min(c.allocs, math.Round(n))
+	}
+	return c, nil
+}
+
 // comparison is what rounds of two operations in turns have shown, in
 // nanoseconds of CPU and allocations per operation.
 type comparison struct {
 	ours, theirs, allocs float64
+	// ratio is the median, over the pairs of rounds, of ours to theirs.
+	ratio float64
 }
 
-// compare takes the least of several rounds of each: what disturbs a round only
-// ever adds to it.
+// compare takes the least of several rounds of each, an odd number of them.
 func compare(s *session, rounds int, ours, theirs func()) (comparison, error) {
 	runtime.GC()
 	a, err := newOperation(ours)
@@ -74,7 +104,7 @@ func compare(s *session, rounds int, ours, theirs func()) (comparison, error) {
 	if err != nil {
 		return comparison{}, err
 	}
-	var as, bs, allocs []float64
+	var as, bs, allocs, ratios []float64
 	one := func(o *operation, ns *[]float64) error {
 		cost, n, err := o.round()
 		*ns = append(*ns, cost)
@@ -95,9 +125,10 @@ func compare(s *session, rounds int, ours, theirs func()) (comparison, error) {
 		if err := one(second, secondNS); err != nil {
 			return comparison{}, err
 		}
+		ratios = append(ratios, as[i]/bs[i])
 		s.logf("  round %d: %.0f ns, beside %.0f ns", i, as[i], bs[i])
 	}
-	return comparison{slices.Min(as), slices.Min(bs), slices.Min(allocs)}, nil
+	return comparison{slices.Min(as), slices.Min(bs), slices.Min(allocs), median(ratios)}, nil
 }
 
 // median of an odd number of values.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net"
@@ -140,6 +141,27 @@ func (e *envoyProcess) stat(name string) int {
 	return n
 }
 
+// logged waits for the access log's line of a request, by its x-request-id.
+func (e *envoyProcess) logged(id string) tree {
+	e.t.Helper()
+	var found tree
+	eventually(e.t, "the access log has the request "+id, func() bool {
+		text, err := os.ReadFile(e.log)
+		if err != nil {
+			return false
+		}
+		for line := range bytes.Lines(text) {
+			var l tree
+			if bytes.Contains(line, []byte(id)) && json.Unmarshal(line, &l) == nil && l["request_id"] == id {
+				found = l
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
 // asking is how many ext_proc streams Envoy has open to the picker.
 func (e *envoyProcess) asking() int { return e.stat("cluster.picker.upstream_rq_active") }
 
@@ -222,6 +244,48 @@ func processingMode(listener tree) tree {
 func routeTo(listener tree) tree {
 	host := connectionManager(listener)["route_config"].(tree)["virtual_hosts"].([]any)[0].(tree)
 	return host["routes"].([]any)[0].(tree)["route"].(tree)
+}
+
+// stripNothing has a gateway let pass what clients send under the names of the
+// gateway, the router and the picker.
+func stripNothing(listener tree) {
+	delete(connectionManager(listener), "early_header_mutation_extensions")
+}
+
+// copyToMetadata puts a filter in front of the picker's that moves headers into
+// dynamic metadata: each pair is a header and a key.
+func copyToMetadata(listener tree, name, namespace string, pairs ...[2]string) {
+	var rules []any
+	for _, p := range pairs {
+		rules = append(rules, tree{
+			"header":            p[0],
+			"on_header_present": tree{"metadata_namespace": namespace, "key": p[1], "type": "STRING"},
+			"remove":            true,
+		})
+	}
+	insertFilter(listener, name, "envoy.extensions.filters.http.header_to_metadata.v3.Config", tree{"request_rules": rules})
+}
+
+// setMetadata puts a filter in front of the picker's that says the same of each
+// request.
+func setMetadata(listener tree, name, namespace string, value tree) {
+	insertFilter(listener, name, "envoy.extensions.filters.http.set_metadata.v3.Config", tree{
+		"metadata": []any{tree{"metadata_namespace": namespace, "value": value}},
+	})
+}
+
+// setHeaders puts a filter in front of the picker's that replaces headers: each
+// pair is a name and a value.
+func setHeaders(listener tree, name string, pairs ...[2]string) {
+	var mutations []any
+	for _, p := range pairs {
+		mutations = append(mutations, tree{"append": tree{
+			"header": tree{"key": p[0], "value": p[1]}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+		}})
+	}
+	insertFilter(listener, name, "envoy.extensions.filters.http.header_mutation.v3.HeaderMutation", tree{
+		"mutations": tree{"request_mutations": mutations},
+	})
 }
 
 // insertFilter puts a filter in front of the picker's.

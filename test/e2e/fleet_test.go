@@ -292,15 +292,20 @@ func replaceFile(t *testing.T, path, content string) {
 	}
 }
 
-// merge puts what from has into to.
+// merge puts what from has into to, and leaves from as it is.
 func merge(to, from tree) {
 	for k, v := range from {
-		into, ok := to[k].(tree)
-		if part, both := v.(tree); ok && both {
-			merge(into, part)
+		part, isTree := v.(tree)
+		if !isTree {
+			to[k] = v
 			continue
 		}
-		to[k] = v
+		into, ok := to[k].(tree)
+		if !ok {
+			into = tree{}
+			to[k] = into
+		}
+		merge(into, part)
 	}
 }
 
@@ -523,6 +528,28 @@ func (f *fleet) metric(sample string) float64 {
 	return 0
 }
 
+// policy is the digest of the policy in force.
+func (f *fleet) policy() string {
+	f.t.Helper()
+	for line := range strings.Lines(string(fetch(f.t, f.metrics+"/metrics"))) {
+		if rest, ok := strings.CutPrefix(line, `berth_policy_info{digest="`); ok {
+			digest, _, _ := strings.Cut(rest, `"`)
+			return digest
+		}
+	}
+	f.t.Fatal("no policy is in force")
+	return ""
+}
+
+// adopt writes the configuration anew, with edits on top, and waits until it is
+// in force. It must differ from the one before.
+func (f *fleet) adopt(edits tree) {
+	f.t.Helper()
+	before := f.policy()
+	f.writeBerth(edits)
+	eventually(f.t, "the new configuration is in force", func() bool { return f.policy() != before })
+}
+
 // sum adds all samples of a metric that has labels.
 func (f *fleet) sum(name string) float64 {
 	f.t.Helper()
@@ -676,6 +703,13 @@ func expectRefusal(t *testing.T, a answer, status int, reason string) {
 // the port is taken, and nobody listens on it.
 func closedPort(t *testing.T) string {
 	t.Helper()
+	_, address := boundPort(t)
+	return address
+}
+
+// boundPort is a closedPort, with the socket that could listen on it.
+func boundPort(t *testing.T) (fd int, address string) {
+	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -688,7 +722,7 @@ func closedPort(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
+	return fd, fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
 }
 
 // goroutines returns the stack of each goroutine.
