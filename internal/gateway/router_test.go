@@ -154,8 +154,14 @@ func routed(t *testing.T, o Options, edits ...func(bootstrap string) string) (*r
 	return from, asked, at, run(t, o, edits...)
 }
 
-// send posts a body with headers, and returns the response without its body.
-func send(t *testing.T, r running, body string, sent http.Header) *http.Response {
+// head is a response without its body.
+type head struct {
+	StatusCode int
+	Header     http.Header
+}
+
+// send posts a body with headers.
+func send(t *testing.T, r running, body string, sent http.Header) head {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.gateway+"/v1/completions", strings.NewReader(body))
 	if err != nil {
@@ -167,7 +173,7 @@ func send(t *testing.T, r running, body string, sent http.Header) *http.Response
 		t.Fatal(err)
 	}
 	_ = response.Body.Close()
-	return response
+	return head{response.StatusCode, response.Header}
 }
 
 // placed is how many requests the picker was asked to place.

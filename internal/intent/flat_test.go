@@ -211,7 +211,7 @@ func TestFlatKeyTellsWhatMayBeMapped(t *testing.T) {
 		"intent":                   noFlatKey,
 		"logicalmodel":             noFlatKey,
 		"model":                    noFlatKey,
-		" priority":                noFlatKey,
+		"\u0020priority":           noFlatKey,
 		"expiresAt":                noFlatKey,
 		"requirement":              noFlatKey,
 		"requirement.":             noFlatKey,

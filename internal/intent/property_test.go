@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 
@@ -95,7 +96,7 @@ func TestNoChannelStandsInForOneOfMoreTrust(t *testing.T) {
 
 		switch {
 		case first < 0 && o.Required:
-			if refused, ok := err.(*Error); !ok || refused.Token != TokenRequired {
+			if refused := new(*Error); !errors.As(err, refused) || (*refused).Token != TokenRequired {
 				t.Fatalf("no channel: %+v, error %v", got, err)
 			}
 		case first < 0:
@@ -103,7 +104,7 @@ func TestNoChannelStandsInForOneOfMoreTrust(t *testing.T) {
 				t.Fatalf("no channel: %+v, error %v", got, err)
 			}
 		case made[first].token != "":
-			if refused, ok := err.(*Error); !ok || refused.Token != made[first].token || got.Source != "" {
+			if refused := new(*Error); !errors.As(err, refused) || (*refused).Token != made[first].token || got.Source != "" {
 				t.Fatalf("%+v, error %v, want %s", got, err, made[first].token)
 			}
 		default:

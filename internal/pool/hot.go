@@ -24,9 +24,11 @@ type hot struct {
 	pending  atomic.Int32
 	value    [telemetry.NumLoadFields]atomic.Uint64
 	// until is when the field stops being fresh, or one of the codes below.
-	until          [telemetry.NumLoadFields]atomic.Int64
-	asleepUntil    atomic.Int64
-	unhealthyUntil atomic.Int64
+	until [telemetry.NumLoadFields]atomic.Int64
+	// excludedUntil is when the engine's last word stops to exclude the endpoint; 0 if
+	// it does not. It is one number, so that a page which says "unhealthy" after one
+	// that said "asleep" leaves no moment in between.
+	excludedUntil atomic.Int64
 	// served is what the engine says that it serves; nil until it has said so.
 	served atomic.Pointer[ServedSet]
 	// latency is the float64 bits of the smoothed time to first byte, seconds;
@@ -84,28 +86,21 @@ func freshUntil(r *telemetry.Reading, v float64) int64 {
 
 // takeOver copies what decisions read of a snapshot. pending is the number of
 // units that the snapshot cannot have counted. Writers are serialised by Live.mu.
-// It reports whether one of the two that make ExcludedUntil has moved: though it be
-// the same after, it may have been another between the two stores.
+// It reports whether ExcludedUntil has moved.
 func (h *hot) takeOver(s *telemetry.Snapshot, pending int32, served *ServedSet) (moved bool) {
-	asleep, unhealthy := h.asleepUntil.Load(), h.unhealthyUntil.Load()
 	h.seq.Add(1)
 	for i, f := range telemetry.LoadFields {
 		r := &s.Readings[f]
 		h.value[i].Store(math.Float64bits(r.Value))
 		h.until[i].Store(encodeUntil(r))
 	}
-	h.asleepUntil.Store(freshUntil(&s.Readings[telemetry.Sleeping], 1))
-	h.unhealthyUntil.Store(max(freshUntil(&s.Readings[telemetry.Health], 0), freshUntil(&s.Readings[telemetry.Ready], 0)))
+	until := max(freshUntil(&s.Readings[telemetry.Sleeping], 1),
+		freshUntil(&s.Readings[telemetry.Health], 0), freshUntil(&s.Readings[telemetry.Ready], 0))
+	moved = h.excludedUntil.Swap(until) != until
 	h.served.Store(served)
 	h.pending.Store(pending)
 	h.seq.Add(1)
-	return h.asleepUntil.Load() != asleep || h.unhealthyUntil.Load() != unhealthy
-}
-
-// excludedUntil is when the engine's last word stops to exclude the endpoint; 0 if
-// it does not.
-func (h *hot) excludedUntil() int64 {
-	return max(h.asleepUntil.Load(), h.unhealthyUntil.Load())
+	return moved
 }
 
 // Load is what a decision reads of an endpoint's load: the load fields in the
@@ -136,7 +131,9 @@ func (l *Live) ReadLoad(now telemetry.Instant, out *Load) {
 
 // Excluded reports whether the engine's last fresh word was that it sleeps, is
 // unhealthy or not ready. Unknown is none of them.
-func (l *Live) Excluded(now telemetry.Instant) bool { return l.hot.excludedUntil() > int64(now) }
+func (l *Live) Excluded(now telemetry.Instant) bool { return l.hot.excludedUntil.Load() > int64(now) }
 
 // ExcludedUntil is when Excluded turns to false by itself; long past where it is.
-func (l *Live) ExcludedUntil() telemetry.Instant { return telemetry.Instant(l.hot.excludedUntil()) }
+func (l *Live) ExcludedUntil() telemetry.Instant {
+	return telemetry.Instant(l.hot.excludedUntil.Load())
+}

@@ -117,7 +117,7 @@ func TestTextsThatRunTogetherAreToldApart(t *testing.T) {
 // such a pair.
 func TestAHashThatTwoTextsShareMixesNothingUp(t *testing.T) {
 	set, x := three(t), NewIndex()
-	keyOf := func(model string) uint64 { return xxhash.Sum64String(model) }
+	keyOf := xxhash.Sum64String
 	nobody := &Request{Models: []string{"stranger"}}
 	slots(x, set, nobody)
 	stranger, _ := x.models.lru.Get(keyOf("stranger"))

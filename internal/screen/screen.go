@@ -29,7 +29,8 @@
 // not on the request. So an Index keeps, for each constraint that was asked lately,
 // the set of slots that meet it, as a bitset, and a request costs a handful of
 // bitwise ANDs. Each kept set says of which state of the pool it is, by counters
-// that go up after whatever could change it; it is made anew when they differ.
+// that go up after whatever could change it; it is made anew when they differ. Each is
+// of one moment, and those of one request of moments close together.
 package screen
 
 import (
@@ -251,6 +252,11 @@ func (x *Index) Screen(set *pool.Set, req *Request, rules Rules, now telemetry.I
 	}
 	if res.Cause == None {
 		res.list()
+		return
+	}
+	// Those that a refusal came before are asked too: Coverage tells of all.
+	for i := len(res.met); i < len(res.order); i++ {
+		x.meet(set, &req.Requirements[res.order[i]], now)
 	}
 }
 
@@ -341,15 +347,6 @@ func (x *Index) screenRequirements(set *pool.Set, req *Request, now telemetry.In
 		met := x.meet(set, rule, now)
 		res.met = append(res.met, met)
 		res.cutTo(met, class, unmet[class])
-	}
-	// All requirements of the class that left nobody are asked, so that it is told of
-	// each endpoint which of them it does not meet, in whatever order they came.
-	for i := len(res.met); i < len(res.order); i++ {
-		rule := &req.Requirements[res.order[i]]
-		if unmet[classOf(rule.Class)] != res.Cause {
-			return
-		}
-		res.met = append(res.met, x.meet(set, rule, now))
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	decisionRounds = 9
 	// allocsPerDecision holds for any size of the pool.
 	allocsPerDecision = 40
 	// Allocations at these two sizes must be the same.
@@ -159,13 +158,13 @@ func measureDecision(s *session) error {
 
 // reportDecision tells what decisions of one kind cost.
 func reportDecision(s *session, name, about string, decide func()) (cost, error) {
-	c, err := least(s, name, decisionRounds, decide)
+	c, err := least(s, name, decide)
 	if err != nil {
 		return cost{}, err
 	}
 	s.report(finding.Finding{
 		Name: "decision/" + name + "/cpu", Value: c.ns / 1e3, Unit: "us",
-		About: fmt.Sprintf("CPU per decision %s, least of %d rounds of %d", about, decisionRounds, c.times),
+		About: fmt.Sprintf("CPU per decision %s, least of %d rounds of %d", about, rounds, c.times),
 	})
 	s.report(finding.Finding{
 		Name: "decision/" + name + "/allocs", Value: c.allocs, Limit: finding.AtMost(allocsPerDecision),

@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	intentRounds = 9
 	// audience is the name of the picker that reads intents.
 	audience = "berth"
 )
@@ -105,7 +104,7 @@ func measureIntentMetadata(s *session) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
-		c, err := least(s, f.name, intentRounds, reading.again)
+		c, err := least(s, f.name, reading.again)
 		if err != nil {
 			return err
 		}
@@ -115,7 +114,7 @@ func measureIntentMetadata(s *session) error {
 		s.report(finding.Finding{
 			Name: "intent-metadata/" + f.name, Value: c.ns / 1e3, Unit: "us", Limit: finding.AtMost(10),
 			About: fmt.Sprintf("CPU of reading an intent with %d requirements from %s, least of %d rounds of %d; %s allocations",
-				len(requirements), f.what, intentRounds, c.times, finding.Number(c.allocs)),
+				len(requirements), f.what, rounds, c.times, finding.Number(c.allocs)),
 		})
 	}
 	return nil
@@ -216,7 +215,7 @@ func measureToken(s *session, k *signingKey, options intent.Options, token strin
 	if err != nil {
 		return err
 	}
-	c, err := compare(s, intentRounds, reading.again, func() { _ = k.check(token) })
+	c, err := compare(s, rounds, reading.again, func() { _ = k.check(token) })
 	if err != nil {
 		return err
 	}
@@ -227,7 +226,7 @@ func measureToken(s *session, k *signingKey, options intent.Options, token strin
 		Name: "intent-signed/" + string(k.algorithm), Value: c.ratio, Unit: "x", Limit: finding.AtMost(1.5),
 		About: fmt.Sprintf("CPU of reading a signed intent with %d requirements to that of go-jose's check of the same token's signature, "+
 			"median of %d alternating pairs; at the least %s us beside %s us, and %s allocations",
-			len(requirements), intentRounds, finding.Number(c.ours/1e3), finding.Number(c.theirs/1e3), finding.Number(c.allocs)),
+			len(requirements), rounds, finding.Number(c.ours/1e3), finding.Number(c.theirs/1e3), finding.Number(c.allocs)),
 	})
 	return nil
 }

@@ -65,9 +65,12 @@ type cost struct {
 	times int
 }
 
+// rounds is how often an operation's cost is measured.
+const rounds = 9
+
 // least is the cost in the least of several rounds: what disturbs a round only
 // ever adds to it. label names the operation in what -v tells.
-func least(s *session, label string, rounds int, do func()) (cost, error) {
+func least(s *session, label string, do func()) (cost, error) {
 	runtime.GC()
 	op, err := newOperation(do)
 	if err != nil {

@@ -8,8 +8,6 @@ import (
 	"github.com/berth-dev/berth/test/finding"
 )
 
-const screeningRounds = 9
-
 func screeningSubject() (subject, error) {
 	return subject{
 		configuration: fmt.Sprintf("no file: context limits must be known, quarantine up to %v of the endpoints", rules.QuarantineShare),
@@ -70,26 +68,26 @@ func measureScreening(s *session) error {
 	if err != nil {
 		return err
 	}
-	warm, err := least(s, "unchanged", screeningRounds, screener.unchanged)
+	warm, err := least(s, "unchanged", screener.unchanged)
 	if err != nil {
 		return err
 	}
 	what := fmt.Sprintf("%d endpoints by a trusted model, %d requirements and a context need, all met", manyEndpoints, len(requirements))
 	s.report(finding.Finding{
 		Name: fmt.Sprintf("screening/%d/cpu", manyEndpoints), Value: warm.ns / 1e3, Unit: "us", Limit: finding.AtMost(20),
-		About: fmt.Sprintf("CPU of screening %s and asked before, least of %d rounds of %d", what, screeningRounds, warm.times),
+		About: fmt.Sprintf("CPU of screening %s and asked before, least of %d rounds of %d", what, rounds, warm.times),
 	})
 	s.report(finding.Finding{
 		Name: fmt.Sprintf("screening/%d/allocs", manyEndpoints), Value: warm.allocs, Limit: finding.AtMost(0), About: "allocations of the same",
 	})
-	anew, err := least(s, "changed", screeningRounds, screener.changed)
+	anew, err := least(s, "changed", screener.changed)
 	if err != nil {
 		return err
 	}
 	s.report(finding.Finding{
 		Name: fmt.Sprintf("screening/%d-changed/cpu", manyEndpoints), Value: anew.ns / 1e3, Unit: "us",
 		About: fmt.Sprintf("the same of the first request after the pool has changed, least of %d rounds of %d; %s allocations",
-			screeningRounds, anew.times, finding.Number(anew.allocs)),
+			rounds, anew.times, finding.Number(anew.allocs)),
 	})
 	return nil
 }

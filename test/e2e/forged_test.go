@@ -38,7 +38,7 @@ func forgeries(t *testing.T, victim string) []forgery {
 		{"signed by another key of that name", newSigner(t, "router", jose.EdDSA).sign(t, text)},
 		{"alg none", b64([]byte(`{"alg":"none","kid":"router"}`)) + "." + b64([]byte(text)) + "."},
 	}
-	upper := func(name string) string { return strings.ToUpper(name) }
+	upper := strings.ToUpper
 	same := func(name string) string { return name }
 	once := func(v string) []string { return []string{v} }
 	var all []forgery
