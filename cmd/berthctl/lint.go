@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/gateway"
 	"github.com/berth-dev/berth/internal/policy"
 	"github.com/berth-dev/berth/plugins"
@@ -39,7 +41,7 @@ type lintDocument struct {
 }
 
 func lintCommand(out *output) *cobra.Command {
-	var poolFile string
+	var poolFile, intentsFile string
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check configurations; each finding has a code, an explanation and a fix",
@@ -48,7 +50,8 @@ func lintCommand(out *output) *cobra.Command {
 			"dumps), of which it checks the picker's filters and what stands around them, against the\n" +
 			"configurations that are given with them. What cannot be loaded is an error with file, line,\n" +
 			"field, value and what is allowed (exit 2); what loads and is questionable is a finding (exit 1;\n" +
-			"notes alone exit 0). docs/lint.md lists all findings.",
+			"notes alone exit 0). docs/lint.md lists all findings. With --intents, routing intents that\n" +
+			"requests may carry are checked against each pool: which demand nobody can meet.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{errors.New("FILE: missing")}
@@ -58,11 +61,16 @@ func lintCommand(out *output) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			doc := lintDocument{Version: "berth.dev/v1alpha1", Kind: "LintReport", Findings: []lintFinding{}, Errors: []lintError{}}
 			var errs []error
+			intents, err := readIntents(intentsFile)
+			if err != nil {
+				errs = append(errs, err)
+				doc.Errors = append(doc.Errors, lintErrors(intentsFile, err)...)
+			}
 			files := make([]lintedFile, len(args))
 			var policies []*policy.Policy
 			for i, file := range args {
 				var err error
-				if files[i], err = lintFile(file, poolFile); err != nil {
+				if files[i], err = lintFile(file, poolFile, intents); err != nil {
 					errs = append(errs, err)
 					doc.Errors = append(doc.Errors, lintErrors(file, err)...)
 				}
@@ -79,7 +87,7 @@ func lintCommand(out *output) *cobra.Command {
 					doc.Findings = append(doc.Findings, lintFinding{File: file, Finding: f})
 				}
 			}
-			err := out.print(cmd.OutOrStdout(), doc, func(w io.Writer) error {
+			err = out.print(cmd.OutOrStdout(), doc, func(w io.Writer) error {
 				for _, f := range doc.Findings {
 					fmt.Fprintf(w, "%s: %s %s: %s\n    %s\n", f.File, f.Code, f.Severity, f.Where, f.Explanation)
 					if f.Fix != "" {
@@ -103,6 +111,7 @@ func lintCommand(out *output) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&poolFile, "pool", "", "pool `FILE` to check the configuration against, instead of the one it names")
+	cmd.Flags().StringVar(&intentsFile, "intents", "", "`FILE` of routing intents, JSON documents one after the other, that a pool should be able to meet")
 	return cmd
 }
 
@@ -141,7 +150,7 @@ func lintGateway(c *gateway.Configuration, policies []*policy.Policy) []policy.F
 
 // lintFile checks a configuration together with its pool, or a pool by itself. A
 // gateway it only reads.
-func lintFile(file, poolFile string) (lintedFile, error) {
+func lintFile(file, poolFile string, intents []v1alpha1.RoutingIntent) (lintedFile, error) {
 	data, err := readLinted(file)
 	switch {
 	case errors.As(err, new(*policy.Error)):
@@ -153,7 +162,7 @@ func lintFile(file, poolFile string) (lintedFile, error) {
 		if err != nil {
 			return lintedFile{}, err
 		}
-		return lintedFile{findings: policy.Lint(nil, p)}, nil
+		return lintedFile{findings: append(policy.Lint(nil, p), policy.LintIntents(nil, p, intents)...)}, nil
 	default:
 		c, err := gateway.Read(file, data)
 		if !errors.Is(err, gateway.ErrNotEnvoy) {
@@ -179,7 +188,41 @@ func lintFile(file, poolFile string) (lintedFile, error) {
 	if err != nil {
 		return lintedFile{findings: findings, policy: p}, err
 	}
-	return lintedFile{findings: append(findings, policy.Lint(p, members)...), policy: p}, nil
+	findings = append(findings, policy.Lint(p, members)...)
+	return lintedFile{findings: append(findings, policy.LintIntents(p, members, intents)...), policy: p}, nil
+}
+
+// readIntents reads a file of routing intents; none without a file.
+func readIntents(file string) ([]v1alpha1.RoutingIntent, error) {
+	if file == "" {
+		return nil, nil
+	}
+	data, err := readLinted(file)
+	if err != nil {
+		return nil, err
+	}
+	var intents []v1alpha1.RoutingIntent
+	documents := json.NewDecoder(bytes.NewReader(data))
+	for {
+		rest := bytes.TrimLeft(data[documents.InputOffset():], " \t\r\n")
+		at := 1 + bytes.Count(data[:len(data)-len(rest)], []byte("\n"))
+		var text json.RawMessage
+		switch err := documents.Decode(&text); {
+		case errors.Is(err, io.EOF):
+			return intents, nil
+		case err != nil:
+			return nil, &policy.Error{File: file, Line: at, Allowed: "must be JSON documents one after the other: " + err.Error()}
+		}
+		i, _, err := v1alpha1.DecodeIntent(text)
+		var wrong *v1alpha1.IntentError
+		switch {
+		case errors.As(err, &wrong):
+			return nil, &policy.Error{File: file, Line: at, Field: fmt.Sprintf("intents[%d].%s", len(intents), wrong.Field), Allowed: wrong.Problem}
+		case err != nil:
+			return nil, err
+		}
+		intents = append(intents, *i)
+	}
 }
 
 // maxLinted bounds a file, bytes: a gateway's dump may take some hundred MiB.
