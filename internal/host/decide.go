@@ -121,7 +121,8 @@ func (d *decider) refusedByProtocol(req *extproc.Request, decision extproc.Decis
 		return
 	}
 	act := d.active.Load()
-	d.countUntrusted(act, inputOf(req))
+	in := inputOf(req)
+	d.countUntrusted(act, &in)
 	c := &cycle{
 		id:      d.ids.next(),
 		now:     d.clock(),
@@ -143,9 +144,12 @@ type cycle struct {
 	act     *active
 	set     *pool.Set
 	request *extproc.Request
+	input   intent.Input
 	intent  intent.Intent
 	facts   request.Facts
 	demand  screen.Request
+	// model is the memory of demand.Models where that is one name.
+	model [1]string
 	// screenedAny and placedAny tell how far the cycle came.
 	screenedAny, placedAny bool
 	*scratch

@@ -12,8 +12,8 @@ import (
 )
 
 // inputOf is what a request brought in the channels of intents.
-func inputOf(req *extproc.Request) *intent.Input {
-	in := &intent.Input{Metadata: req.IntentMetadata, Signed: req.SignedIntents}
+func inputOf(req *extproc.Request) intent.Input {
+	in := intent.Input{Metadata: req.IntentMetadata, Signed: req.SignedIntents}
 	for _, h := range req.Kept {
 		in.Plain = append(in.Plain, intent.Header(h))
 	}
@@ -31,10 +31,10 @@ func (d *decider) countUntrusted(act *active, in *intent.Input) {
 // its body says.
 func (d *decider) readIntent(c *cycle) *extproc.Refusal {
 	req := c.request
-	in := inputOf(req)
-	d.countUntrusted(c.act, in)
+	c.input = inputOf(req)
+	d.countUntrusted(c.act, &c.input)
 	var err error
-	if c.intent, err = c.act.intents.Read(in, d.wall()); err != nil {
+	if c.intent, err = c.act.intents.Read(&c.input, d.wall()); err != nil {
 		c.facts = request.Facts{API: request.APIOf(req.Path), Unread: request.UnreadRefused}
 		return intentRefusal(err)
 	}
@@ -100,15 +100,16 @@ func (c *cycle) state() *extproc.Refusal {
 			c.demand.Context = i.Context.InputTokens + i.Context.OutputTokens
 		}
 	}
+	c.model[0] = c.facts.Model
 	named := c.facts.Model != ""
 	switch allowed := c.intent.Models; {
 	case len(allowed) == 0 && named:
-		c.demand.Models = []string{c.facts.Model}
+		c.demand.Models = c.model[:]
 	case len(allowed) == 0:
 	case named && !slices.Contains(allowed, c.facts.Model):
 		return ineligible("the model that the request names is none of those that its routing intent allows")
 	case named:
-		c.demand.Models, c.demand.Trusted = []string{c.facts.Model}, true
+		c.demand.Models, c.demand.Trusted = c.model[:], true
 	case c.bodiless(), c.act.policy.Intent.PassUnreadable:
 		c.demand.Models, c.demand.Trusted = allowed, true
 	default:

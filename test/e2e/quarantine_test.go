@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/netip"
 	"net/url"
 	"os"
 	"syscall"
@@ -15,10 +14,10 @@ import (
 	"github.com/berth-dev/berth/internal/enginesim"
 )
 
-// A failing replica is one whose requests fail, with when they did.
+// A failing replica is one whose requests fail.
 type failing struct {
 	name     string
-	failures []struct{ sent, answered time.Time }
+	failures []time.Time // when each was sent
 	// between is how many requests others have served since the latest failure.
 	between int
 }
@@ -30,14 +29,14 @@ func (r *failing) failed(t *testing.T, sent time.Time, probeAfter time.Duration)
 	if n := len(r.failures); n >= 3 {
 		// It was put away by the end of the request before, which is after that was
 		// sent.
-		if early := r.failures[n-1].sent.Add(probeAfter); now.Before(early) {
-			t.Errorf("%s got its request %d only %v after the one before, want %v", r.name, n+1, now.Sub(r.failures[n-1].sent), probeAfter)
+		if early := r.failures[n-1].Add(probeAfter); now.Before(early) {
+			t.Errorf("%s got its request %d only %v after the one before, want %v", r.name, n+1, now.Sub(r.failures[n-1]), probeAfter)
 		}
 		if r.between == 0 {
 			t.Errorf("%s got two requests one after the other, while it was in quarantine", r.name)
 		}
 	}
-	r.failures = append(r.failures, struct{ sent, answered time.Time }{sent, now})
+	r.failures = append(r.failures, sent)
 	r.between = 0
 }
 
@@ -157,7 +156,7 @@ func quarantinedReplicas(t *testing.T, binary string) {
 	})
 
 	t.Run("one that takes connections again comes back", func(t *testing.T) {
-		listenOn(t, closed, f.engines[1])
+		listenOn(f.t, closed, f.engines[1]) // to the end of all of this
 		seen := 0
 		eventually(t, "e2 serves as others do", func() bool {
 			if f.post(f.h1, asks(1)).engine() == "e2" {
@@ -250,8 +249,7 @@ func listenOn(t *testing.T, fd int, engine *enginesim.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := netip.MustParseAddrPort(engine.Addr())
-	server := &http.Server{Handler: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address.String()})}
+	server := &http.Server{Handler: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: engine.Addr()})}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
