@@ -99,16 +99,11 @@ func quarantinedReplicas(t *testing.T, binary string) {
 
 	t.Run("one request tries, however many come", func(t *testing.T) {
 		f.fault(0, enginesim.Faults{Hang: true})
-		answers := make(chan answer)
-		probing := func() bool { return f.holds(0, 1, 0) || f.holds(0, 0, 1) }
-		asked, seen := 0, 0
-		// The one that tries waits; the others are answered.
-		eventually(t, "the probe is under way", func() bool {
-			if probing() {
-				return true
-			}
-			req := f.request(t.Context(), http.MethodPost, completions, asks(1))
+		answers := make(chan answer, 100)
+		asked := 0
+		send := func() {
 			asked++
+			req := f.request(t.Context(), http.MethodPost, completions, asks(1))
 			go func() {
 				a, err := try(f.h2, req)
 				if err != nil {
@@ -116,28 +111,37 @@ func quarantinedReplicas(t *testing.T, binary string) {
 				}
 				answers <- a
 			}()
-			settled := false
-			eventually(t, "the request is answered, or it is the probe", func() bool {
-				select {
-				case <-answers:
-					seen++
-					settled = true
-				default:
-				}
-				return settled || probing()
-			})
+		}
+		probing := func() bool { return f.holds(0, 1, 0) || f.holds(0, 0, 1) }
+		// The one that tries waits; the others are answered.
+		eventually(t, "the probe is under way", func() bool {
+			if probing() {
+				return true
+			}
+			send()
+			eventually(t, "the request is answered, or it is the probe", func() bool { return len(answers) == asked || probing() })
 			return false
 		})
-		before := served(f.engines[0])
-		// Twice as long as it takes for a probe to be due, if none were under way.
-		for until := time.Now().Add(2 * probeAfter); time.Now().Before(until); {
-			if a := f.post(f.h1, asks(1)); a.engine() == "e1" {
-				t.Fatalf("status %d from e1 during its probe", a.status)
-			}
+		// Now the others stand still, too, and are soon much busier than e1.
+		f.fault(2, enginesim.Faults{Hang: true})
+		f.fault(3, enginesim.Faults{Hang: true})
+		before, done := f.counts(), len(answers)
+		const crowd = 40
+		for range crowd {
+			send()
 		}
-		if n := served(f.engines[0]) - before; n != 0 {
+		eventually(t, "all have come to a replica, or were answered", func() bool {
+			n := len(answers) - done
+			for i, served := range f.counts() {
+				n += served - before[i]
+			}
+			return n >= crowd
+		})
+		if n := f.counts()[0] - before[0]; n != 0 {
 			t.Errorf("%d more requests reached e1 during its probe", n)
 		}
+		f.fault(2, enginesim.Faults{})
+		f.fault(3, enginesim.Faults{})
 		if a := f.post(f.h1, asks(1)); a.decision() != "" && a.status == http.StatusOK {
 			if out := f.record(a.decision()).ScreenedOut["quarantine"]; out < 1 || out > 2 {
 				t.Errorf("%d replicas are left out for quarantine, want 1 or 2", out)
@@ -145,7 +149,7 @@ func quarantinedReplicas(t *testing.T, binary string) {
 		}
 
 		f.fault(0, enginesim.Faults{})
-		for ; seen < asked; seen++ {
+		for range asked {
 			if a := <-answers; a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
 				t.Errorf("status %d, %s", a.status, a.body)
 			}
