@@ -104,6 +104,8 @@ type conversation struct {
 	shown         *atomic.Bool
 	// reset is set where the gateway has reset the stream, not closed it.
 	reset bool
+	// signed is set where the request has a signed intent.
+	signed bool
 	// tailEnded is set by the last part of a request that is passed by.
 	tailEnded bool
 	// idleSince is when the last part of an unfinished request came.
@@ -366,7 +368,7 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 		if c.charge(c.readMetadata(msg)) && c.hold(b.GetBody()) && c.decideWithBody() {
 			msg := &extprocv3.ProcessingResponse{
 				Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
-					Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
+					Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision, c.signed)},
 				}},
 			}
 			setMetadata(msg, c.decision.Destination(), c.decision.Acknowledgement())
@@ -541,6 +543,7 @@ func (c *conversation) decide() bool {
 	c.req.CompleteAt = c.clock()
 	c.req.Deadline = c.req.CompleteAt.Add(c.settings.DecisionDeadline)
 	d, refusal := c.decider.Decide(&c.req)
+	c.signed = len(c.req.SignedIntents) > 0
 	// A response may take long, and nothing of the request is needed for it.
 	c.req = Request{Tunnel: c.req.Tunnel, ReceivedAt: c.req.ReceivedAt, CompleteAt: c.req.CompleteAt}
 	if refusal != nil {
@@ -575,7 +578,7 @@ func (c *conversation) replace(r *Refusal) {
 func (c *conversation) answerRequestHeaders() {
 	msg := &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision)},
+			Response: &extprocv3.CommonResponse{HeaderMutation: destinationMutation(c.decision, c.signed)},
 		}},
 	}
 	setMetadata(msg, c.decision.Destination(), c.decision.Acknowledgement())

@@ -68,9 +68,15 @@ func headerMutation(headers []Header) *extprocv3.HeaderMutation {
 
 // destinationMutation says in headers what setMetadata says in metadata, since
 // gateways read one or the other.
-func destinationMutation(d Decision) *extprocv3.HeaderMutation {
+//
+// A signed intent does not go on: whoever runs a replica could use it again.
+func destinationMutation(d Decision, signed bool) *extprocv3.HeaderMutation {
 	headers := append(make([]Header, 0, 4), Header{destinationKey, d.Destination()})
-	return headerMutation(append(headers, d.RequestHeaders()...))
+	m := headerMutation(append(headers, d.RequestHeaders()...))
+	if signed {
+		m.RemoveHeaders = []string{intentHeader}
+	}
+	return m
 }
 
 func immediate(r *Refusal) *extprocv3.ProcessingResponse {

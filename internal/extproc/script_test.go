@@ -310,6 +310,9 @@ func describeHeaders(m *extprocv3.HeaderMutation) string {
 			b.WriteString(" (WRONG ACTION OR FIELD)")
 		}
 	}
+	for _, name := range m.GetRemoveHeaders() {
+		fmt.Fprintf(&b, " without %s", name)
+	}
 	return b.String()
 }
 

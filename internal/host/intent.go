@@ -36,7 +36,7 @@ func (d *decider) readIntent(c *cycle) *extproc.Refusal {
 	var err error
 	if c.intent, err = c.act.intents.Read(&c.input, d.wall()); err != nil {
 		c.facts = request.Facts{API: request.APIOf(req.Path), Unread: request.UnreadRefused}
-		return intentRefusal(err)
+		return c.refuseIntent(err)
 	}
 	if refusal := readFacts(c); refusal != nil {
 		return refusal
@@ -44,12 +44,13 @@ func (d *decider) readIntent(c *cycle) *extproc.Refusal {
 	return c.state()
 }
 
-// intentRefusal says what was wrong with an intent.
-func intentRefusal(err error) *extproc.Refusal {
+// refuseIntent says what was wrong with an intent.
+func (c *cycle) refuseIntent(err error) *extproc.Refusal {
 	var wrong *intent.Error
 	if !errors.As(err, &wrong) {
 		return &extproc.Refusal{Status: 500, Reason: "internal", Message: "the routing intent could not be read"}
 	}
+	c.intent.Source = wrong.Source
 	refusal := intentRefusals[wrong.Token]
 	refusal.Reason, refusal.Detail = wrong.Token, wrong.Message
 	return &refusal

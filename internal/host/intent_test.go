@@ -158,6 +158,9 @@ func TestWhatIsWrongWithAnIntentIsInTheRecordAlone(t *testing.T) {
 		t.Fatalf("%+v", refusal)
 	}
 	d, _ := r.ledger.Find(refusal.DecisionID)
+	if d.Intent.Source != "metadata" {
+		t.Errorf("the record says that it came by %q", d.Intent.Source)
+	}
 	if d.Refusal == nil || !strings.Contains(d.Refusal.Detail, "requirements[0].operator") || !strings.Contains(d.Refusal.Detail, "Within") {
 		t.Errorf("the record says %+v", d.Refusal)
 	}

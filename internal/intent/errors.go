@@ -22,12 +22,15 @@ type Error struct {
 	// Message names the channel, the field and what is allowed. It quotes no token,
 	// no key, and of other values at most 64 bytes.
 	Message string
+	// Source is the channel that brought it; none where one is required and there is
+	// none.
+	Source Source
 }
 
 func (e *Error) Error() string { return e.Token + ": " + e.Message }
 
 func malformed(channel, problem string) *Error {
-	return &Error{TokenMalformed, channel + ": " + problem}
+	return &Error{Token: TokenMalformed, Message: channel + ": " + problem}
 }
 
 // decoding is the error for what package v1alpha1 refused.
@@ -36,5 +39,5 @@ func decoding(channel string, err error) *Error {
 	if !ok {
 		return malformed(channel, "must be a routing intent")
 	}
-	return &Error{wrong.Token, channel + ": " + wrong.Error()}
+	return &Error{Token: wrong.Token, Message: channel + ": " + wrong.Error()}
 }

@@ -171,22 +171,44 @@ type Intent struct {
 // Read finds the intent of a request. now is wall-clock time. The error is an
 // *Error.
 func (r *Reader) Read(in *Input, now time.Time) (Intent, error) {
-	intent, err := r.read(in, now)
+	source := r.source(in)
+	intent, err := r.read(source, in, now)
 	if err != nil {
+		var refused *Error
+		if errors.As(err, &refused) {
+			refused.Source = source
+		}
 		return Intent{}, err
 	}
 	intent.Models = r.models(intent.Routing)
 	return intent, nil
 }
 
-func (r *Reader) read(in *Input, now time.Time) (Intent, error) {
-	if r.metadata && len(in.Metadata) > 0 {
+// source is the first channel that is switched on and present.
+func (r *Reader) source(in *Input) Source {
+	isMapped := func(h Header) bool {
+		return slices.ContainsFunc(r.plain, func(m mapping) bool { return m.header == h.Name })
+	}
+	switch {
+	case r.metadata && len(in.Metadata) > 0:
+		return SourceMetadata
+	case r.keys != nil && len(in.Signed) > 0:
+		return SourceSigned
+	case slices.ContainsFunc(in.Plain, isMapped):
+		return SourceHeaders
+	default:
+		return SourceNone
+	}
+}
+
+func (r *Reader) read(from Source, in *Input, now time.Time) (Intent, error) {
+	switch from {
+	case SourceMetadata:
 		return r.readMetadata(in.Metadata, now)
-	}
-	if r.keys != nil && len(in.Signed) > 0 {
+	case SourceSigned:
 		return r.readSigned(in.Signed, now)
-	}
-	if keys, err := r.mapped(in.Plain); err != nil || len(keys) > 0 {
+	case SourceHeaders:
+		keys, err := r.mapped(in.Plain)
 		if err != nil {
 			return Intent{}, err
 		}
@@ -194,7 +216,7 @@ func (r *Reader) read(in *Input, now time.Time) (Intent, error) {
 		return Intent{Source: SourceHeaders, Routing: routing}, err
 	}
 	if r.required {
-		return Intent{}, &Error{TokenRequired, "a routing intent is required, and no trusted channel brought one"}
+		return Intent{}, &Error{Token: TokenRequired, Message: "a routing intent is required, and no trusted channel brought one"}
 	}
 	return Intent{Source: SourceNone}, nil
 }
@@ -290,10 +312,10 @@ func (r *Reader) mapped(headers []Header) ([]flat, error) {
 // admit refuses an intent that is not meant for this picker, or not for this time.
 func (r *Reader) admit(channel string, routing *v1alpha1.RoutingIntent, now time.Time) error {
 	if r.audience != "" && len(routing.Audience) > 0 && !slices.Contains(routing.Audience, r.audience) {
-		return &Error{TokenUntrusted, channel + ": audience: must contain " + printable(r.audience)}
+		return &Error{Token: TokenUntrusted, Message: channel + ": audience: must contain " + printable(r.audience)}
 	}
 	if !routing.ExpiresAt.IsZero() && !routing.ExpiresAt.After(now) {
-		return &Error{TokenExpired, channel + ": expiresAt: must be in the future"}
+		return &Error{Token: TokenExpired, Message: channel + ": expiresAt: must be in the future"}
 	}
 	return nil
 }

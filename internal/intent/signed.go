@@ -38,9 +38,9 @@ func (r *Reader) readSigned(copies []string, now time.Time) (Intent, error) {
 	case routing.ExpiresAt.IsZero():
 		return Intent{}, malformed(SignedHeader, "expiresAt: must be stated by a signed intent")
 	case len(routing.Audience) == 0:
-		return Intent{}, &Error{TokenUntrusted, SignedHeader + ": audience: must be stated by a signed intent"}
+		return Intent{}, &Error{Token: TokenUntrusted, Message: SignedHeader + ": audience: must be stated by a signed intent"}
 	case routing.IssuedAt.After(now.Add(r.skew)):
-		return Intent{}, &Error{TokenUntrusted, SignedHeader + ": issuedAt: must not be in the future"}
+		return Intent{}, &Error{Token: TokenUntrusted, Message: SignedHeader + ": issuedAt: must not be in the future"}
 	}
 	if err := r.admit(SignedHeader, routing, now.Add(-r.skew)); err != nil {
 		return Intent{}, err
@@ -65,24 +65,24 @@ func (r *Reader) verify(copies []string) (payload []byte, keyID string, err erro
 	if err != nil {
 		unexpected, ok := errors.AsType[*jose.ErrUnexpectedSignatureAlgorithm](err)
 		if ok && unexpected.Got != "" {
-			return nil, "", &Error{TokenUntrusted, unverified}
+			return nil, "", &Error{Token: TokenUntrusted, Message: unverified}
 		}
 		return nil, "", malformed(SignedHeader, "must be a JWS in compact serialization with a header that names alg and kid")
 	}
 	header := jws.Signatures[0].Protected
 	for _, name := range []jose.HeaderKey{"crit", "b64"} {
 		if _, there := header.ExtraHeaders[name]; there {
-			return nil, "", &Error{TokenUntrusted, SignedHeader + ": header " + string(name) + ": must not be there"}
+			return nil, "", &Error{Token: TokenUntrusted, Message: SignedHeader + ": header " + string(name) + ": must not be there"}
 		}
 	}
 	// No key is named "", so that a token without a kid has none.
 	k, known := r.keys.keys[header.KeyID]
 	if !known || k.algorithm != jose.SignatureAlgorithm(header.Algorithm) {
-		return nil, "", &Error{TokenUntrusted, unverified}
+		return nil, "", &Error{Token: TokenUntrusted, Message: unverified}
 	}
 	payload, err = jws.Verify(k.verifying)
 	if err != nil {
-		return nil, "", &Error{TokenUntrusted, unverified}
+		return nil, "", &Error{Token: TokenUntrusted, Message: unverified}
 	}
 	return payload, header.KeyID, nil
 }
