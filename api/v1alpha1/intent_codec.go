@@ -106,11 +106,12 @@ func DecodeIntent(data []byte) (i *RoutingIntent, unknown []string, err error) {
 	if len(data) > intentBytes {
 		return nil, nil, tooLong(len(data))
 	}
-	tree, bad := parseObject(string(data))
-	if bad != nil {
+	var room [96]node
+	p := parser{nodes: room[:0]}
+	if bad := p.parseObject(string(data)); bad != nil {
 		return nil, nil, bad
 	}
-	return IntentFromValue(tree)
+	return fromMembers(members{of: value{tape: &p}})
 }
 
 // IntentFromValue is DecodeIntent for what has been decoded to a tree: of string,
@@ -121,11 +122,15 @@ func DecodeIntent(data []byte) (i *RoutingIntent, unknown []string, err error) {
 // A tree no longer tells which members came twice: whoever makes one from JSON
 // text should call DecodeIntent.
 func IntentFromValue(v map[string]any) (i *RoutingIntent, unknown []string, err error) {
+	return fromMembers(members{of: value{tree: v}})
+}
+
+func fromMembers(m members) (i *RoutingIntent, unknown []string, err error) {
 	// Nothing can be said of the members of a version that is not known.
-	if bad := checkVersion(v["version"]); bad != nil {
-		return nil, nil, bad
+	version, there := m.of.member("version")
+	if text, ok := version.text(); !there || !ok || text != Version {
+		return nil, nil, checkVersion(version.plain())
 	}
-	m := members{of: v}
 	i = &RoutingIntent{
 		Version:      m.text("version"),
 		IntentID:     m.text("intentID"),
@@ -159,8 +164,8 @@ func IntentFromValue(v map[string]any) (i *RoutingIntent, unknown []string, err 
 		i.Demand = &Demand{InputTokens: n.tokens("inputTokens"), OutputTokens: n.tokens("outputTokens")}
 		m.done("demand", &n, "inputTokens", "outputTokens")
 	}
-	if m.err == nil && m.read != len(v) {
-		unknown, m.err = unknownMembers(v)
+	if m.err == nil && m.read != m.of.len() {
+		unknown, m.err = unknownMembers(m.of.names())
 	}
 	if m.err == nil {
 		m.err = i.check()
@@ -177,9 +182,9 @@ var intentMembers = [...]string{
 	"context", "slo", "priority", "sessionKey", "demand", "energy",
 }
 
-func unknownMembers(of map[string]any) ([]string, *IntentError) {
+func unknownMembers(of []string) ([]string, *IntentError) {
 	var names []string
-	for name := range of {
+	for _, name := range of {
 		if !slices.Contains(intentMembers[:], name) {
 			names = append(names, name)
 		}
@@ -218,7 +223,7 @@ func checkVersion(v any) *IntentError {
 // not what it should be. What is there must say something: absence is said by
 // absence. Whether it is within bounds, check says.
 type members struct {
-	of   map[string]any
+	of   value
 	read int
 	err  *IntentError
 }
@@ -229,11 +234,11 @@ func (m *members) fail(field, format string, args ...any) {
 	}
 }
 
-func (m *members) take(name string) (any, bool) {
+func (m *members) take(name string) (value, bool) {
 	if m.err != nil {
-		return nil, false
+		return value{}, false
 	}
-	v, ok := m.of[name]
+	v, ok := m.of.member(name)
 	if ok {
 		m.read++
 	}
@@ -245,10 +250,10 @@ func (m *members) text(name string) string {
 	if !ok {
 		return ""
 	}
-	text, ok := v.(string)
+	text, ok := v.text()
 	switch {
 	case !ok:
-		m.fail(name, "is %s; allowed is a text", kindOf(v))
+		m.fail(name, "is %s; allowed is a text", kindOf(v.plain()))
 	case text == "":
 		m.fail(name, "is empty; leave it out")
 	}
@@ -261,31 +266,32 @@ func (m *members) texts(name string, most int) []string {
 	if !ok {
 		return nil
 	}
-	texts := make([]string, len(items))
-	for n, v := range items {
-		if texts[n], ok = v.(string); !ok {
-			m.fail(item(name, n), "is %s; allowed is a text", kindOf(v))
+	texts := make([]string, items.n)
+	for n := range items.n {
+		v := items.next()
+		if texts[n], ok = v.text(); !ok {
+			m.fail(item(name, n), "is %s; allowed is a text", kindOf(v.plain()))
 			return nil
 		}
 	}
 	return texts
 }
 
-func (m *members) list(name string, most int) ([]any, bool) {
+func (m *members) list(name string, most int) (items, bool) {
 	v, ok := m.take(name)
 	if !ok {
-		return nil, false
+		return items{}, false
 	}
-	items, ok := v.([]any)
+	list, ok := v.items()
 	if !ok {
-		m.fail(name, "is %s; allowed is a list", kindOf(v))
-		return nil, false
+		m.fail(name, "is %s; allowed is a list", kindOf(v.plain()))
+		return items{}, false
 	}
-	if len(items) > most {
-		m.fail(name, "has %d items; allowed are at most %d", len(items), most)
-		return nil, false
+	if list.n > most {
+		m.fail(name, "has %d items; allowed are at most %d", list.n, most)
+		return items{}, false
 	}
-	return items, true
+	return list, true
 }
 
 func (m *members) object(name string) (members, bool) {
@@ -293,17 +299,17 @@ func (m *members) object(name string) (members, bool) {
 	if !ok {
 		return members{}, false
 	}
-	of, ok := v.(map[string]any)
-	if !ok {
-		m.fail(name, "is %s; allowed is an object", kindOf(v))
+	if !v.isObject() {
+		m.fail(name, "is %s; allowed is an object", kindOf(v.plain()))
+		return members{}, false
 	}
-	return members{of: of}, ok
+	return members{of: v}, true
 }
 
 // done takes over what was wrong with an object within, which has no members but
 // the known ones.
 func (m *members) done(name string, within *members, known ...string) {
-	if within.err == nil && within.read != len(within.of) {
+	if within.err == nil && within.read != within.of.len() {
 		within.err = within.stranger(known)
 	}
 	if m.err == nil {
@@ -314,7 +320,7 @@ func (m *members) done(name string, within *members, known ...string) {
 // stranger is the error of an object that has members other than the known ones.
 func (m *members) stranger(known []string) *IntentError {
 	first, found := "", false
-	for name := range m.of {
+	for _, name := range m.of.names() {
 		if !slices.Contains(known, name) && (!found || name < first) {
 			first, found = name, true
 		}
@@ -324,24 +330,24 @@ func (m *members) stranger(known []string) *IntentError {
 
 func (m *members) requirements(name string) []Requirement {
 	items, ok := m.list(name, requireItems)
-	if !ok || len(items) == 0 {
+	if !ok || items.n == 0 {
 		return nil
 	}
-	requirements := make([]Requirement, len(items))
-	for n, v := range items {
-		of, ok := v.(map[string]any)
-		if !ok {
-			m.fail(item(name, n), "is %s; allowed is an object", kindOf(v))
+	requirements := make([]Requirement, items.n)
+	for n := range items.n {
+		v := items.next()
+		if !v.isObject() {
+			m.fail(item(name, n), "is %s; allowed is an object", kindOf(v.plain()))
 			return nil
 		}
-		r := members{of: of}
+		r := members{of: v}
 		requirements[n] = Requirement{
 			Class:    RequirementClass(r.text("class")),
 			Key:      r.text("key"),
 			Operator: Operator(r.text("operator")),
 			Values:   r.texts("values", valueItems),
 		}
-		if r.err != nil || r.read != len(of) {
+		if r.err != nil || r.read != r.of.len() {
 			m.done(item(name, n), &r, "class", "key", "operator", "values")
 			return nil
 		}
@@ -392,7 +398,7 @@ func (m *members) whole(name string, least, most int64) int64 {
 		return 0
 	}
 	var number int64
-	switch v := v.(type) {
+	switch v := v.plain().(type) {
 	case float64:
 		// What is not a number is equal to nothing.
 		if ok = v == math.Trunc(v) && math.Abs(v) <= intentTokens; ok {
@@ -405,7 +411,7 @@ func (m *members) whole(name string, least, most int64) int64 {
 		return 0
 	}
 	if !ok || number < least || number > most {
-		m.fail(name, "%s is not allowed; allowed are whole numbers, %d to %d", shown(v), least, most)
+		m.fail(name, "%s is not allowed; allowed are whole numbers, %d to %d", shown(v.plain()), least, most)
 		return 0
 	}
 	return number
@@ -417,7 +423,7 @@ func (m *members) seconds(name string) float64 {
 		return 0
 	}
 	var number float64
-	switch v := v.(type) {
+	switch v := v.plain().(type) {
 	case float64:
 		number = v
 	case json.Number:
@@ -430,7 +436,7 @@ func (m *members) seconds(name string) float64 {
 		return 0
 	}
 	if bad := checkSeconds(name, number); bad != nil {
-		m.fail(name, "%s is not allowed; allowed are seconds, 0 or more", shown(v))
+		m.fail(name, "%s is not allowed; allowed are seconds, 0 or more", shown(v.plain()))
 		return 0
 	}
 	return number + 0 // -0 is 0

@@ -616,3 +616,23 @@ func TestTheErrorDoesNotDependOnTheOrderOfAMap(t *testing.T) {
 		}
 	}
 }
+
+// However many members an object has, a name that comes twice is found.
+func TestANameThatComesTwiceIsFoundAmongMany(t *testing.T) {
+	for _, n := range []int{1, fewMembers - 1, fewMembers, fewMembers + 1, 5000} {
+		members := make([]string, n)
+		for i := range members {
+			members[i] = fmt.Sprintf(`"m%d":%d`, i, i)
+		}
+		text := `{"version":"berth.dev/v1alpha1",` + strings.Join(members, ",")
+		if _, unknown, err := DecodeIntent([]byte(text + "}")); err != nil || len(unknown) != min(n, 16) {
+			t.Errorf("%d members: %d unknown, error %v", n, len(unknown), err)
+		}
+		for _, again := range []string{"m0", fmt.Sprintf("m%d", n-1), `\u006d0`} {
+			_, _, err := DecodeIntent([]byte(text + `,"` + again + `":0}`))
+			if err == nil || !strings.Contains(err.Error(), "occurs twice") {
+				t.Errorf("%d members and %s again: error %v", n, again, err)
+			}
+		}
+	}
+}
