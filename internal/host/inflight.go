@@ -164,6 +164,9 @@ func (f *inFlight) Served(s extproc.Served) *extproc.Refusal {
 	if f.servedBy != nil {
 		f.unit.Move(f.servedBy.Live)
 	}
+	if s.Status < 500 && f.servedBy == f.order[0] {
+		f.unit.EndTry()
+	}
 	if f.acted != violated || f.act.policy.Gateway.OnViolation != v1alpha1.ViolationRefuse {
 		return nil
 	}

@@ -301,6 +301,13 @@ func TestAReplicaThatFailsSeveralRequestsInARowIsLeftAndTriedAgain(t *testing.T)
 			if !in() {
 				t.Fatal("a second request may try it")
 			}
+			if how == "error event" {
+				// Its answer has begun, and may take long: others need not wait for its end.
+				try.Served(extproc.Served{At: r.clock.read(), Status: 200, Address: try.order[0].Destination, Details: viaUpstream})
+				if in() {
+					t.Fatal("an answer that goes on keeps others away")
+				}
+			}
 			failing(r, try, how)
 			r.clock.pass(9 * time.Second)
 			if !in() {

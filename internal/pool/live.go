@@ -280,10 +280,7 @@ func (u *Unit) Release() {
 		return
 	}
 	u.live = nil
-	if u.tried != nil {
-		u.tried.endTry(u.try)
-		u.tried = nil
-	}
+	u.EndTry()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -294,6 +291,15 @@ func (u *Unit) Release() {
 	}
 	l.hot.inFlight.Add(-1)
 	l.hot.pending.Store(l.sinceEarlier + l.sinceMark)
+}
+
+// EndTry lets another request try the endpoint, where this one does: the endpoint has
+// begun to answer, and what it says may go on for minutes.
+func (u *Unit) EndTry() {
+	if u.tried != nil {
+		u.tried.endTry(u.try)
+		u.tried = nil
+	}
 }
 
 // Move hands the unit over to the endpoint that really serves the request. A

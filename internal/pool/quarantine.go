@@ -118,8 +118,8 @@ func (l *Live) beginTry(now telemetry.Instant) uint64 {
 	return q.tries
 }
 
-// endTry ends a try that showed nothing, such as one whose client left: the next
-// request may try.
+// endTry ends a try before it has shown all that it can: its client has left, or the
+// answer has begun. The next request may try.
 func (l *Live) endTry(number uint64) {
 	q := &l.quarantine
 	q.mu.Lock()
