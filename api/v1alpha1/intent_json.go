@@ -116,8 +116,11 @@ func (p *parser) expected(what string) *IntentError {
 	return malformed("", "is not JSON: byte %d is where %s should be", p.at, what)
 }
 
+// value reads a value that is no member of an object.
 func (p *parser) value(depth int) *IntentError { return p.named(span{}, depth) }
 
+// named reads what begins at the next byte that is no blank, as the member of that
+// name. Depth is that of an object or list that it may be.
 func (p *parser) named(name span, depth int) (bad *IntentError) {
 	p.blanks()
 	self := len(p.nodes)

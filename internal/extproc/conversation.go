@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/berth-dev/berth/internal/response"
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -104,6 +105,8 @@ type conversation struct {
 	shown         *atomic.Bool
 	// reset is set where the gateway has reset the stream, not closed it.
 	reset bool
+	// said is what filters of the gateway have set in Berth's own namespace.
+	said map[string]*structpb.Value
 	// signed is set where the request has a signed intent.
 	signed bool
 	// tailEnded is set by the last part of a request that is passed by.
@@ -344,10 +347,8 @@ func (c *conversation) readMetadata(msg *extprocv3.ProcessingRequest) (kept int6
 			kept = int64(proto.Size(metadata))
 		}
 	}
-	if c.req.IntentMetadata == nil {
-		if c.req.IntentMetadata = intentOf(metadata); c.req.IntentMetadata != nil {
-			kept = int64(proto.Size(metadata))
-		}
+	if c.readIntent(metadata) {
+		kept = int64(proto.Size(metadata))
 	}
 	return kept
 }
@@ -379,6 +380,9 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 			}
 		}
 	case requestTail:
+		if c.intentCameLate(msg) {
+			return nil
+		}
 		c.passRequestBody(b)
 		if b.GetEndOfStream() {
 			c.phase = awaitResponse
@@ -392,6 +396,20 @@ func (c *conversation) requestBody(msg *extprocv3.ProcessingRequest, b *extprocv
 		return c.unexpected("request_body")
 	}
 	return nil
+}
+
+// intentCameLate refuses a request that was placed by its headers, and of which the
+// gateway states now what it did not state with them.
+func (c *conversation) intentCameLate(msg *extprocv3.ProcessingRequest) bool {
+	if msg.GetMetadataContext() == nil || !c.readIntent(msg.GetMetadataContext()) {
+		return false
+	}
+	c.refuse(&Refusal{
+		Status:  400,
+		Reason:  "intent_malformed",
+		Message: "the routing intent of the request came after a replica had to be picked: the gateway shows no bodies in time",
+	})
+	return true
 }
 
 // tailOpen reports that more of the request may come although the response has
@@ -490,6 +508,9 @@ func (c *conversation) requestTrailers(msg *extprocv3.ProcessingRequest) error {
 		return nil
 	default:
 		return c.unexpected("request_trailers")
+	}
+	if c.phase == requestTail && c.intentCameLate(msg) {
+		return nil
 	}
 	c.readMetadata(msg)
 	if !c.settings.PassTrailers {

@@ -7,6 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/berth-dev/berth/internal/screen"
@@ -156,20 +157,55 @@ func subsetOf(metadata *corev3.Metadata) *screen.Subset {
 	}
 }
 
-// intentOf has what somebody else set in Berth's own namespace; nil if nobody did.
-func intentOf(metadata *corev3.Metadata) map[string]any {
-	fields := metadata.GetFilterMetadata()[berthNamespace].GetFields()
-	var members map[string]any
-	for key, value := range fields {
-		if key == acknowledgement {
-			continue
+// readIntent takes over what somebody else has set in Berth's own namespace. It
+// returns true where that is more, or another thing, than was said before.
+func (c *conversation) readIntent(metadata *corev3.Metadata) (news bool) {
+	say := func(key string, value *structpb.Value) {
+		if old, ok := c.said[key]; ok && proto.Equal(old, value) {
+			return
 		}
-		if members == nil {
-			members = make(map[string]any, len(fields))
+		if c.said == nil {
+			c.said, c.req.IntentMetadata = map[string]*structpb.Value{}, map[string]any{}
 		}
-		members[key] = value.AsInterface()
+		news = true
+		c.said[key] = value
+		if c.req.IntentMetadata != nil {
+			c.req.IntentMetadata[key] = tree(value)
+		}
 	}
-	return members
+	for key, value := range metadata.GetFilterMetadata()[berthNamespace].GetFields() {
+		if key != acknowledgement {
+			say(key, value)
+		}
+	}
+	if _, typed := metadata.GetTypedFilterMetadata()[berthNamespace]; typed {
+		// Nothing of that form is an intent, and it must not be taken for none.
+		say("typed_filter_metadata", structpb.NewNullValue())
+	}
+	return news
+}
+
+// tree is a value as encoding/json has it, but that a number stays one even if it is
+// none: AsInterface makes a text of it.
+func tree(v *structpb.Value) any {
+	switch kind := v.GetKind().(type) {
+	case *structpb.Value_NumberValue:
+		return kind.NumberValue
+	case *structpb.Value_StructValue:
+		members := make(map[string]any, len(kind.StructValue.GetFields()))
+		for name, member := range kind.StructValue.GetFields() {
+			members[name] = tree(member)
+		}
+		return members
+	case *structpb.Value_ListValue:
+		items := make([]any, len(kind.ListValue.GetValues()))
+		for i, item := range kind.ListValue.GetValues() {
+			items[i] = tree(item)
+		}
+		return items
+	default:
+		return v.AsInterface()
+	}
 }
 
 func servedOf(msg *extprocv3.ProcessingRequest) Served {

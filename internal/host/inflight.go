@@ -49,6 +49,8 @@ type inFlight struct {
 	// intentSource and intentID are of the routing intent.
 	intentSource intent.Source
 	intentID     string
+	// infers is set for a request that the engine's core has to answer.
+	infers bool
 
 	decidedAt, completeAt, firstByteAt telemetry.Instant
 
@@ -77,6 +79,7 @@ func newInFlight(c *cycle, d *decider) *inFlight {
 		acted:      unreported,
 
 		intentSource: c.intent.Source,
+		infers:       c.facts.API.Infers() && !slices.Contains(asking[:], c.request.Method),
 	}
 	if i := c.intent.Routing; i != nil {
 		// The request's own memory need not be kept for it.
@@ -154,6 +157,13 @@ func (f *inFlight) acknowledgement() v1alpha1.Acknowledgement {
 	return v1alpha1.Acknowledgement{RecommendedAt: &at}
 }
 
+// asking are the methods that generate nothing.
+var asking = [...]string{"GET", "HEAD", "OPTIONS"}
+
+// faultStatuses are those by which an engine, or a proxy before it, says that it could
+// not serve. Others from 500 up are about the request, such as 501.
+var faultStatuses = [...]int{500, 502, 503, 504}
+
 // Served implements extproc.Decision.
 func (f *inFlight) Served(s extproc.Served) *extproc.Refusal {
 	f.served = s
@@ -214,7 +224,7 @@ func (f *inFlight) learn() {
 	case f.served.ByReplica():
 		failed--
 		f.servedBy.Answered()
-	case f.served.TransportFailure == "" && !strings.Contains(f.served.Details, "reset"):
+	case f.served.TransportFailure == "" && !resetByReplica(f.served.Details):
 		// The gateway gave up for a reason that is not a connection's.
 		return
 	}
@@ -226,6 +236,18 @@ func (f *inFlight) learn() {
 	}
 }
 
+// resetByReplica tells from Envoy's details that a request was reset for want of the
+// replica. With these reasons in them it was the gateway's own doing: its circuit
+// breaker was full, or it gave up itself.
+func resetByReplica(details string) bool {
+	for _, own := range []string{"{overflow}", "{local_reset}", "{local_refused_stream_reset}"} {
+		if strings.Contains(details, own) {
+			return false
+		}
+	}
+	return strings.Contains(details, "reset")
+}
+
 // failed counts a request that a replica failed.
 func (f *inFlight) failed(e *pool.Endpoint, now telemetry.Instant) {
 	if e.Failed(now, f.act.quarantine()) {
@@ -233,17 +255,21 @@ func (f *inFlight) failed(e *pool.Endpoint, now telemetry.Instant) {
 	}
 }
 
-// weigh counts what the end of a request says of the replica that served it. A
-// gateway's time-out says nothing: how long an answer takes is the request's doing as
-// much as the replica's.
+// weigh counts what the end of a request says of the replica that served it. Much
+// says nothing: a gateway's time-out, since how long an answer takes is the request's
+// doing as much as the replica's; what a client has done wrong, whether a status says
+// so or an event inside the answer; and a good answer to a question that an engine
+// whose core is dead answers too, such as which models there are.
 func (f *inFlight) weigh(o extproc.Outcome) {
 	if f.servedBy == nil || !f.served.ByReplica() {
 		return
 	}
+	faulty := o.Answer.ErrorCode < 400 || o.Answer.ErrorCode > 499
 	switch {
-	case f.served.Status >= 500, o.Cause == extproc.UpstreamError, o.Cause == extproc.EngineAbort:
+	case slices.Contains(faultStatuses[:], f.served.Status),
+		faulty && (o.Cause == extproc.UpstreamError || o.Cause == extproc.EngineAbort):
 		f.failed(f.servedBy, o.At)
-	case o.Cause == extproc.Complete, o.Cause == extproc.Unseen:
+	case f.infers && f.served.Status < 400 && (o.Cause == extproc.Complete || o.Cause == extproc.Unseen):
 		if f.servedBy.Succeeded() {
 			f.decider.metrics.quarantines.WithLabelValues("ended").Inc()
 		}

@@ -253,6 +253,17 @@ func failing(r *rig, f *inFlight, how string) {
 		return
 	case "429":
 		s.Status, s.Address, s.Details = 429, f.order[0].Destination, viaUpstream
+	case "501":
+		s.Status, s.Address, s.Details = 501, f.order[0].Destination, viaUpstream
+	case "event 400":
+		s.Status, s.Address, s.Details = 200, f.order[0].Destination, viaUpstream
+		o.Cause, o.Answer.Failed, o.Answer.ErrorCode = extproc.UpstreamError, true, 400
+	case "list of models":
+		f.infers = false
+		s.Status, s.Address, s.Details = 200, f.order[0].Destination, viaUpstream
+	case "overflow":
+		s.Status, s.Details = 503, "upstream_reset_before_response_started{overflow}"
+		o.Cause = extproc.UpstreamError
 	case "ok":
 		s.Status, s.Address, s.Details = 200, f.order[0].Destination, viaUpstream
 	}
@@ -274,10 +285,11 @@ func TestAReplicaThatFailsSeveralRequestsInARowIsLeftAndTriedAgain(t *testing.T)
 			failing(r, only(), how)
 			failing(r, only(), "ok")
 			failing(r, only(), how)
-			failing(r, only(), "client")
-			failing(r, only(), "gateway timeout")
+			for _, nothing := range []string{"client", "gateway timeout", "429", "event 400", "501", "overflow"} {
+				failing(r, only(), nothing)
+			}
 			if in() {
-				t.Fatal("in quarantine after two failures that did not follow each other")
+				t.Fatal("in quarantine after one failure since a good answer")
 			}
 			failing(r, only(), how)
 			if !in() || r.sample("berth_quarantines_total", "begun") != 1 || r.sample("berth_replicas", "quarantined") != 1 {
@@ -314,10 +326,69 @@ func TestAReplicaThatFailsSeveralRequestsInARowIsLeftAndTriedAgain(t *testing.T)
 				t.Fatal("let out after a try that failed")
 			}
 			r.clock.pass(time.Second)
-			failing(r, only(), "429")
+			for _, nothing := range []string{"429", "event 400", "501", "list of models", "overflow"} {
+				failing(r, only(), nothing)
+				if in() || r.sample("berth_quarantines_total", "ended") != 0 {
+					t.Fatalf("%s decides a try", nothing)
+				}
+			}
+			failing(r, only(), "ok")
 			if in() || r.sample("berth_quarantines_total", "ended") != 1 {
 				t.Fatal("in quarantine after a try that the engine answered")
 			}
 		})
+	}
+}
+
+// A try that hangs, or that somebody else served, does not keep others from trying.
+func TestATryKeepsOthersAwayForAWhileOnly(t *testing.T) {
+	r := newRig(t, "gateway: {fallbacks: 1}\nscreening: {quarantine: {failures: 1, probeAfter: 10s}}\n")
+	r.update(endpoint(1), endpoint(2))
+	req := func() *extproc.Request {
+		req := r.chat("m")
+		req.Subset = screen.SplitSubset("10.0.0.1:8000")
+		return req
+	}
+	in := func() bool { return r.live("r1").Quarantine(telemetry.Instant(r.clock.now.Load())).In }
+	failing(r, r.place(req()), "500")
+	r.clock.pass(10 * time.Second)
+	hangs := r.place(req())
+	if !in() {
+		t.Fatal("a second request may try it at once")
+	}
+	r.clock.pass(10 * time.Second)
+	if in() {
+		t.Fatal("a try that hangs keeps others away for longer than probeAfter")
+	}
+	next := r.place(req())
+	if !in() {
+		t.Fatal("the next try keeps nobody away")
+	}
+	failing(r, hangs, "client")
+	if !in() {
+		t.Fatal("the end of an older try ends that of another request")
+	}
+	next.Served(extproc.Served{At: r.clock.read(), Status: 200, Address: "10.0.0.2:8000", Attempts: 1, Details: viaUpstream})
+	if in() {
+		t.Fatal("a try that another replica served keeps others away")
+	}
+	next.Finish(extproc.Outcome{Cause: extproc.Complete})
+}
+
+// Somebody who makes good replicas fail must not have the bad ones chosen.
+func TestOfTooManyInQuarantineThoseWhoCameLastAreLetGo(t *testing.T) {
+	r := newRig(t, "screening: {quarantine: {failures: 1, maxShare: 0.5}}\n")
+	r.update(endpoint(1), endpoint(2), endpoint(3), endpoint(4))
+	rules := r.decider.active.Load().quarantine()
+	for _, name := range []string{"r1", "r2", "r3", "r4"} {
+		r.live(name).Failed(telemetry.Instant(r.clock.now.Load()), rules)
+		r.clock.pass(time.Second)
+	}
+	for range 50 {
+		f := r.place(r.chat("m"))
+		if name := f.order[0].Name; name == "r1" || name == "r2" {
+			t.Fatalf("%s was picked, which failed first", name)
+		}
+		f.Finish(extproc.Outcome{Cause: extproc.ClientDisconnect})
 	}
 }

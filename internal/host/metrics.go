@@ -1,11 +1,13 @@
 package host
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/placement"
 	"github.com/berth-dev/berth/internal/pool"
@@ -119,19 +121,33 @@ func (m *metrics) follow(held func() int64, streams func() int) {
 }
 
 // condition shows the conditions of the pool.
-func (m *metrics) condition(r *reporter) { m.registry.MustRegister(conditionCollector{r}) }
+func (m *metrics) condition(r *reporter) { m.registry.MustRegister(&conditionCollector{reporter: r}) }
 
-// conditionCollector looks at the conditions when it is asked.
-type conditionCollector struct{ reporter *reporter }
+// conditionCollector looks at the conditions when it is asked, not more often than
+// every conditionStep: it is the same for however many ask.
+type conditionCollector struct {
+	reporter *reporter
+
+	mu   sync.Mutex
+	seen []v1alpha1.Condition
+	at   telemetry.Instant
+}
+
+const conditionStep = 5 * time.Second
 
 var conditionDesc = prometheus.NewDesc("berth_condition", "1 for a condition of the pool that holds, 0 for one that does not.", []string{"type"}, nil)
 
 // Describe implements prometheus.Collector.
-func (c conditionCollector) Describe(out chan<- *prometheus.Desc) { out <- conditionDesc }
+func (c *conditionCollector) Describe(out chan<- *prometheus.Desc) { out <- conditionDesc }
 
 // Collect implements prometheus.Collector.
-func (c conditionCollector) Collect(out chan<- prometheus.Metric) {
-	for _, condition := range c.reporter.report().Conditions {
+func (c *conditionCollector) Collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.reporter.clock(); c.seen == nil || now.Sub(c.at) >= conditionStep {
+		c.seen, c.at = c.reporter.report().Conditions, now
+	}
+	for _, condition := range c.seen {
 		holds := 0.0
 		if condition.Status == "True" {
 			holds = 1

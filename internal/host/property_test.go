@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
 
+	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -50,18 +51,30 @@ type member struct {
 	closed  bool
 	sleeps  bool
 	serves  string // a comma list; "?" is not known
+	tenants string // as annotated; "-" is not at all
 }
 
 // world is the pool at one time.
 type world map[string]member
 
+// need is what a request demands of who serves it; "" demands nothing.
+type need struct {
+	model, subset string
+	// trusted says that an intent names the model; tenant is whom the replica must
+	// serve.
+	trusted bool
+	tenant  string
+}
+
 // eligible is the whole of screening in its plainest form.
-func (w world) eligible(model, subset string) map[string]bool {
+func (w world) eligible(by need) map[string]bool {
 	left := map[string]bool{}
 	for _, m := range w {
 		switch {
-		case subset != "" && !slices.Contains(strings.Split(subset, ","), m.address):
-		case model != "" && m.serves != "?" && !slices.Contains(strings.Split(m.serves, ","), model):
+		case by.subset != "" && !slices.Contains(strings.Split(by.subset, ","), m.address):
+		case by.trusted && m.serves == "?":
+		case by.model != "" && m.serves != "?" && !slices.Contains(strings.Split(m.serves, ","), by.model):
+		case by.tenant != "" && !slices.Contains(strings.Split(m.tenants, ","), by.tenant):
 		case m.closed, m.sleeps:
 		default:
 			left[m.address] = true
@@ -103,8 +116,10 @@ func (h *history) since(from int) []world {
 
 // ending is how a planned request goes on, and how it ends.
 type ending struct {
-	model, subset string
-	bodiless      bool
+	need
+	bodiless bool
+	// form is how an intent is written: flat, struct or text.
+	form string
 	// stop is after how many of the steps the client leaves; above the number of
 	// steps it stays to the end.
 	stop int
@@ -121,9 +136,16 @@ type ending struct {
 }
 
 func drawEnding(rt *rapid.T) ending {
+	demand := need{
+		model:   rapid.SampledFrom([]string{"", "a", "b", "nobody's"}).Draw(rt, "model"),
+		subset:  rapid.SampledFrom([]string{"", "", "", "10.0.0.1:8000,10.0.0.3:8000", "10.0.0.2:8000", "10.9.9.9:8000"}).Draw(rt, "subset"),
+		trusted: rapid.IntRange(0, 2).Draw(rt, "trusted") == 0,
+		tenant:  rapid.SampledFrom([]string{"", "", "x", "x", "y", "nobody"}).Draw(rt, "tenant"),
+	}
+	demand.trusted = demand.trusted && demand.model != ""
 	return ending{
-		model:    rapid.SampledFrom([]string{"", "a", "b", "nobody's"}).Draw(rt, "model"),
-		subset:   rapid.SampledFrom([]string{"", "", "", "10.0.0.1:8000,10.0.0.3:8000", "10.0.0.2:8000", "10.9.9.9:8000"}).Draw(rt, "subset"),
+		need:     demand,
+		form:     rapid.SampledFrom([]string{"flat", "struct", "text"}).Draw(rt, "form"),
 		bodiless: rapid.IntRange(0, 3).Draw(rt, "bodiless") == 0,
 		stop:     rapid.IntRange(0, 9).Draw(rt, "stop"),
 		reset:    rapid.Bool().Draw(rt, "reset"),
@@ -132,6 +154,52 @@ func drawEnding(rt *rapid.T) ending {
 		attempts: rapid.IntRange(0, 4).Draw(rt, "attempts"),
 		fault:    rapid.SampledFrom([]string{"", "", "", "", "", "decide", "served", "byte", "finish"}).Draw(rt, "fault"),
 	}
+}
+
+// metadata is what the gateway's filters say of the request.
+func (e ending) metadata() *corev3.Metadata {
+	namespaces := map[string]*structpb.Struct{}
+	if e.subset != "" {
+		namespaces["envoy.lb.subset_hint"] = &structpb.Struct{Fields: map[string]*structpb.Value{
+			"x-gateway-destination-endpoint-subset": structpb.NewStringValue(e.subset),
+		}}
+	}
+	if intent := e.intent(); len(intent) > 0 {
+		namespaces["berth.dev"] = &structpb.Struct{Fields: intent}
+	}
+	return &corev3.Metadata{FilterMetadata: namespaces}
+}
+
+// intent is the routing intent, in the form that is planned; empty if nothing is
+// demanded that takes one.
+func (e ending) intent() map[string]*structpb.Value {
+	flat := map[string]*structpb.Value{}
+	whole := map[string]any{"version": v1alpha1.Version}
+	if e.trusted {
+		flat["logicalModel"] = structpb.NewStringValue(e.model)
+		whole["logicalModel"] = e.model
+	}
+	if e.tenant != "" {
+		flat["requirement.authorization.berth.dev/tenants"] = structpb.NewStringValue(e.tenant)
+		whole["requirements"] = []any{
+			map[string]any{"class": "authorization", "key": "berth.dev/tenants", "operator": "In", "values": []any{e.tenant}},
+		}
+	}
+	if len(flat) == 0 || e.form == "flat" {
+		return flat
+	}
+	tree, err := structpb.NewStruct(whole)
+	if err != nil {
+		panic(err) // of the test's own making
+	}
+	if e.form == "struct" {
+		return map[string]*structpb.Value{"intent": structpb.NewStructValue(tree)}
+	}
+	text, err := tree.MarshalJSON()
+	if err != nil {
+		panic(err)
+	}
+	return map[string]*structpb.Value{"intent": structpb.NewStringValue(string(text))}
 }
 
 // judged is a decider that checks where requests are sent, by the test's own
@@ -144,6 +212,7 @@ type judged struct {
 
 	mu            sync.Mutex
 	placed, ended int
+	bound         int // of those placed, for a tenant
 	complaint     string
 	finishedOf    map[int]int
 }
@@ -168,24 +237,27 @@ func (j *judged) Decide(req *extproc.Request) (extproc.Decision, *extproc.Refusa
 	from := j.history.before()
 	d, refusal := j.decider.begin().Decide(req)
 	worlds := j.history.since(from)
-	model := plan.model
-	if plan.bodiless {
-		model = ""
+	demand := plan.need
+	if plan.bodiless && !plan.trusted {
+		demand.model = ""
 	}
 	if refusal != nil {
-		if len(worlds) == 1 && len(worlds[0].eligible(model, plan.subset)) > 0 {
-			j.complain("request %d was refused with %s though %v may serve it", i, refusal.Reason, worlds[0].eligible(model, plan.subset))
+		if len(worlds) == 1 && len(worlds[0].eligible(demand)) > 0 {
+			j.complain("request %d was refused with %s though %v may serve it", i, refusal.Reason, worlds[0].eligible(demand))
 		}
 		return nil, refusal
 	}
 	for _, destination := range strings.Split(d.Destination(), ",") {
-		if !slices.ContainsFunc(worlds, func(w world) bool { return w.eligible(model, plan.subset)[destination] }) {
+		if !slices.ContainsFunc(worlds, func(w world) bool { return w.eligible(demand)[destination] }) {
 			j.complain("request %d was sent to %s, outside the screened set of %d worlds, the last being %v", i, destination, len(worlds), worlds[len(worlds)-1])
 		}
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.placed++
+	if demand.tenant != "" {
+		j.bound++
+	}
 	return &judgedDecision{Decision: d, of: j, number: i, fault: plan.fault}, nil
 }
 
@@ -277,13 +349,7 @@ func gatewaySide(client extprocv3.ExternalProcessorClient, i int, plan ending) (
 		{Key: "content-type", RawValue: []byte("application/json")}, {Key: "x-request-id", RawValue: []byte(fmt.Sprint(i))},
 	}}}
 	first := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: headers}}
-	if plan.subset != "" {
-		first.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-			"envoy.lb.subset_hint": {Fields: map[string]*structpb.Value{
-				"x-gateway-destination-endpoint-subset": structpb.NewStringValue(plan.subset),
-			}},
-		}}
-	}
+	first.MetadataContext = plan.metadata()
 	expect := map[bool]int{true: 1}[plan.bodiless]
 	answer, ok := exchange(first, expect)
 	if !ok {
@@ -397,8 +463,8 @@ func service(t testing.TB, server *extproc.Server) (client extprocv3.ExternalPro
 	}
 }
 
-// drawWorld makes a pool of some of six endpoints, with what they serve and
-// whether they are ready.
+// drawWorld makes a pool of some of six endpoints, with what they serve, for whom,
+// and whether they are ready.
 func drawWorld(rt *rapid.T) world {
 	w := world{}
 	for i := 1; i <= 6; i++ {
@@ -409,6 +475,7 @@ func drawWorld(rt *rapid.T) world {
 			address: fmt.Sprintf("10.0.0.%d:8000", i),
 			closed:  rapid.IntRange(0, 5).Draw(rt, "closed") == 0,
 			serves:  rapid.SampledFrom([]string{"?", "a", "b", "a,b"}).Draw(rt, "serves"),
+			tenants: rapid.SampledFrom([]string{"-", "", "x", "y", "x,y"}).Draw(rt, "tenants"),
 		}
 	}
 	return w
@@ -427,18 +494,22 @@ func (w world) specs() []pool.Spec {
 		if m.serves != "?" {
 			spec.ServedModels = strings.Split(m.serves, ",")
 		}
+		if m.tenants != "-" {
+			spec.Annotations = map[string]string{"berth.dev/tenants": m.tenants}
+		}
 		specs = append(specs, spec)
 	}
 	return specs
 }
 
 // TestUnitsAndScreeningHoldWhateverHappens runs many requests at once through a
-// real ext_proc server, under a pool that changes, engines that answer scrapes or
+// real ext_proc server, with intents and without, under a pool whose members and
+// annotations change, engines that answer scrapes or
 // do not, gateways that do as they like, clients that leave at any time, and
 // faults. However they interleave: every unit that was taken is given back once,
 // and no request is ever sent outside its screened set.
 func TestUnitsAndScreeningHoldWhateverHappens(t *testing.T) {
-	var placedInAll int
+	var placedInAll, boundInAll int
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t, fmt.Sprintf("gateway: {fallbacks: %d, onViolation: %s}\n",
 			rapid.IntRange(0, 3).Draw(rt, "fallbacks"), rapid.SampledFrom([]string{"report", "refuse"}).Draw(rt, "onViolation")))
@@ -579,9 +650,10 @@ func TestUnitsAndScreeningHoldWhateverHappens(t *testing.T) {
 			}
 		}
 		placedInAll += placed
+		boundInAll += j.bound
 	})
-	if placedInAll == 0 {
-		t.Error("no request was ever placed")
+	if placedInAll == 0 || boundInAll == 0 {
+		t.Errorf("%d requests were placed, %d of them for a tenant", placedInAll, boundInAll)
 	}
 }
 
@@ -603,7 +675,7 @@ func TestNobodyIsSentToAnEndpointThatIsAsleep(t *testing.T) {
 			}
 			model := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "model")
 			d, refusal := r.decider.begin().Decide(r.chat(model))
-			want := w.eligible(model, "")
+			want := w.eligible(need{model: model})
 			if (refusal != nil) != (len(want) == 0) {
 				rt.Fatalf("refused %v, eligible %v", refusal, want)
 			}

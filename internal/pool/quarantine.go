@@ -20,16 +20,21 @@ type quarantine struct {
 	// again; until is 0 while it is not in quarantine.
 	since, until atomic.Int64
 	// try is the number of the request that tries the endpoint, 0 if none does, and
-	// tries counts them.
-	try   atomic.Uint64
-	tries uint64
+	// tries counts them. Once tryUntil has passed the next request may try, though
+	// nothing has come of this one.
+	try      atomic.Uint64
+	tries    uint64
+	tryUntil atomic.Int64
+	// probeAfter is that of the rules by which the endpoint was put away.
+	probeAfter time.Duration
 }
 
 // QuarantineRules say when failures put an endpoint away.
 type QuarantineRules struct {
 	// Failures is how many must follow each other, at least 1.
 	Failures int
-	// ProbeAfter is how long it stays away before it is tried.
+	// ProbeAfter is how long it stays away before it is tried, and how long a try may
+	// take until the next one.
 	ProbeAfter time.Duration
 }
 
@@ -51,8 +56,8 @@ func (l *Live) Quarantine(now telemetry.Instant) Quarantine {
 	q := Quarantine{Since: telemetry.Instant(l.quarantine.since.Load())}
 	if now < until {
 		q.In, q.Until = true, until
-	} else {
-		q.In = l.quarantine.try.Load() != 0
+	} else if until := telemetry.Instant(l.quarantine.tryUntil.Load()); l.quarantine.try.Load() != 0 && now < until {
+		q.In, q.Until = true, until
 	}
 	return q
 }
@@ -76,6 +81,7 @@ func (l *Live) Failed(now telemetry.Instant, rules QuarantineRules) bool {
 	q.since.Store(int64(now))
 	q.until.Store(int64(now.Add(rules.ProbeAfter)))
 	q.try.Store(0)
+	q.probeAfter = rules.ProbeAfter
 	l.shared.eligibility.Add(1)
 	return until == 0
 }
@@ -109,10 +115,11 @@ func (l *Live) beginTry(now telemetry.Instant) uint64 {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if until := q.until.Load(); until == 0 || int64(now) < until || q.try.Load() != 0 {
+	if until := q.until.Load(); until == 0 || int64(now) < until || q.try.Load() != 0 && int64(now) < q.tryUntil.Load() {
 		return 0
 	}
 	q.tries++
+	q.tryUntil.Store(int64(now.Add(q.probeAfter)))
 	q.try.Store(q.tries)
 	l.shared.eligibility.Add(1)
 	return q.tries

@@ -29,7 +29,7 @@ func newPatient(t *testing.T) *patient {
 // event is one thing that happens, and what the endpoint answers to it.
 type event struct {
 	at   telemetry.Instant
-	what string // failed, succeeded, take NAME, release NAME, move NAME; empty: time goes by
+	what string // failed, succeeded, take, begin, release, move, back NAME; empty: time goes by
 	says bool   // of failed and succeeded
 	want Quarantine
 }
@@ -47,6 +47,8 @@ func (p *patient) play(e event) {
 	case "take":
 		u := p.live.Take(e.at)
 		p.unit[name] = &u
+	case "begin": // of the answer
+		p.unit[name].EndTry()
 	case "release":
 		p.unit[name].Release()
 	case "move":
@@ -71,7 +73,7 @@ func TestQuarantineStepByStep(t *testing.T) {
 		out      = Quarantine{}
 		away     = Quarantine{In: true, Since: 103, Until: 113}
 		halfOpen = Quarantine{Since: 103}
-		tried    = Quarantine{In: true, Since: 103}
+		tried    = Quarantine{In: true, Since: 103, Until: 123}
 	)
 	put := []event{{101, "failed", false, out}, {102, "failed", false, out}, {103, "failed", true, away}}
 	for _, tc := range []struct {
@@ -99,20 +101,33 @@ func TestQuarantineStepByStep(t *testing.T) {
 		{"a try that fails", append(put[:3:3],
 			event{113, "take a", false, tried}, event{114, "failed", false, Quarantine{In: true, Since: 114, Until: 124}},
 			event{114, "release a", false, Quarantine{In: true, Since: 114, Until: 124}},
-			event{124, "take b", false, Quarantine{In: true, Since: 114}})},
+			event{124, "take b", false, Quarantine{In: true, Since: 114, Until: 134}})},
 		{"a try that shows nothing", append(put[:3:3],
-			event{113, "take a", false, tried}, event{900, "", false, tried}, event{901, "release a", false, halfOpen},
-			event{902, "take b", false, tried})},
+			event{113, "take a", false, tried}, event{122, "", false, tried}, event{122, "release a", false, halfOpen},
+			event{122, "take b", false, Quarantine{In: true, Since: 103, Until: 132}})},
+		{"a try that takes too long", append(put[:3:3],
+			event{113, "take a", false, tried}, event{122, "take b", false, tried}, event{123, "", false, halfOpen},
+			event{124, "take c", false, Quarantine{In: true, Since: 103, Until: 134}},
+			event{125, "release a", false, Quarantine{In: true, Since: 103, Until: 134}},
+			event{126, "begin a", false, Quarantine{In: true, Since: 103, Until: 134}},
+			event{127, "release c", false, halfOpen})},
+		{"a try whose answer has begun", append(put[:3:3],
+			event{113, "take a", false, tried}, event{114, "begin a", false, halfOpen},
+			event{115, "take b", false, Quarantine{In: true, Since: 103, Until: 125}},
+			event{116, "release a", false, Quarantine{In: true, Since: 103, Until: 125}},
+			event{117, "succeeded", true, out}, event{118, "begin b", false, out})},
 		{"one request at a time tries", append(put[:3:3],
 			event{113, "take a", false, tried}, event{113, "take b", false, tried}, event{114, "release b", false, tried},
 			event{115, "release a", false, halfOpen})},
 		{"a try released twice", append(put[:3:3],
-			event{113, "take a", false, tried}, event{114, "release a", false, halfOpen}, event{115, "take b", false, tried},
-			event{116, "release a", false, tried})},
-		{"a try that moves on and shows nothing", append(put[:3:3],
-			event{113, "take a", false, tried}, event{114, "move a", false, tried}, event{115, "release a", false, halfOpen})},
-		{"a try that moves on and back", append(put[:3:3],
-			event{113, "take a", false, tried}, event{114, "move a", false, tried}, event{115, "back a", false, tried},
+			event{113, "take a", false, tried}, event{114, "release a", false, halfOpen}, event{115, "take b", false, Quarantine{In: true, Since: 103, Until: 125}},
+			event{116, "release a", false, Quarantine{In: true, Since: 103, Until: 125}})},
+		{"a try that moves on", append(put[:3:3],
+			event{113, "take a", false, tried}, event{114, "move a", false, halfOpen},
+			event{115, "take b", false, Quarantine{In: true, Since: 103, Until: 125}},
+			event{116, "release a", false, Quarantine{In: true, Since: 103, Until: 125}})},
+		{"a try that moves on and back tries no longer", append(put[:3:3],
+			event{113, "take a", false, tried}, event{114, "move a", false, halfOpen}, event{115, "back a", false, halfOpen},
 			event{116, "succeeded", true, out}, event{117, "release a", false, out})},
 		{"a request that moves here tries nothing", append(put[:3:3],
 			event{104, "take a", false, away}, event{105, "move a", false, away}, event{113, "back a", false, halfOpen},
@@ -120,14 +135,14 @@ func TestQuarantineStepByStep(t *testing.T) {
 		{"a failed try whose request lives on elsewhere, beside the next try", append(put[:3:3],
 			event{113, "take a", false, tried}, event{114, "failed", false, Quarantine{In: true, Since: 114, Until: 124}},
 			event{114, "move a", false, Quarantine{In: true, Since: 114, Until: 124}},
-			event{124, "take b", false, Quarantine{In: true, Since: 114}},
-			event{125, "release a", false, Quarantine{In: true, Since: 114}},
+			event{124, "take b", false, Quarantine{In: true, Since: 114, Until: 134}},
+			event{125, "release a", false, Quarantine{In: true, Since: 114, Until: 134}},
 			event{126, "release b", false, Quarantine{Since: 114}})},
 		{"a try of the last quarantine that ends in this one", append(put[:3:3],
 			event{113, "take a", false, tried}, event{114, "succeeded", true, out},
 			event{115, "failed", false, out}, event{116, "failed", false, out}, event{117, "failed", true, Quarantine{In: true, Since: 117, Until: 127}},
-			event{127, "take b", false, Quarantine{In: true, Since: 117}},
-			event{128, "release a", false, Quarantine{In: true, Since: 117}})},
+			event{127, "take b", false, Quarantine{In: true, Since: 117, Until: 137}},
+			event{128, "release a", false, Quarantine{In: true, Since: 117, Until: 137}})},
 		{"a failure of an older request while half open", append(put[:3:3],
 			event{120, "failed", false, Quarantine{In: true, Since: 120, Until: 130}})},
 	} {
@@ -208,7 +223,7 @@ func TestQuarantinesBegunAndEndedAddUp(t *testing.T) {
 		if begun.Load()-ended.Load() != open {
 			t.Fatalf("%d begun, %d ended, %d open", begun.Load(), ended.Load(), open)
 		}
-		if l.Quarantine(end).In {
+		if l.quarantine.try.Load() != 0 {
 			t.Fatal("nobody is there, and yet a request tries it")
 		}
 		if begun.Load() == 0 {
@@ -253,9 +268,10 @@ func TestQuarantineOpensForOneOfManyAtOnce(t *testing.T) {
 	}
 }
 
-// A page that says another reason for the same time must be counted too: in between,
-// a reader may have seen neither.
-func TestAnotherReasonForExclusionIsCounted(t *testing.T) {
+// An endpoint that is asleep by one page and unhealthy by the next is at no moment in
+// between neither of them.
+func TestAnExcludedEndpointIsExcludedThroughout(t *testing.T) {
+	const pages = 100_000
 	l := newLive(false, &shared{})
 	page := func(f telemetry.Field, value float64) {
 		s := &telemetry.Snapshot{}
@@ -263,11 +279,31 @@ func TestAnotherReasonForExclusionIsCounted(t *testing.T) {
 		l.Publish(s, l.BeginScrape())
 	}
 	page(telemetry.Sleeping, 1)
-	if !l.Excluded(now) || l.ExcludedUntil() != expires {
-		t.Fatalf("asleep: excluded %v until %d, want until %d", l.Excluded(now), l.ExcludedUntil(), expires)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range pages {
+			page(telemetry.Health, 0)
+			page(telemetry.Ready, 0)
+			page(telemetry.Sleeping, 1)
+		}
+	}()
+	readings, open := 0, 0
+	for ended := false; !ended; {
+		select {
+		case <-done:
+			ended = true
+		default:
+		}
+		// Many at a time, so that they fall in between.
+		for range 1000 {
+			readings++
+			if !l.Excluded(now) || l.ExcludedUntil() != expires {
+				open++
+			}
+		}
 	}
-	page(telemetry.Health, 0)
-	if !l.Excluded(now) || l.ExcludedUntil() != expires {
-		t.Errorf("unhealthy: excluded %v until %d, want until %d", l.Excluded(now), l.ExcludedUntil(), expires)
+	if open > 0 {
+		t.Errorf("%d of %d times it was not excluded", open, readings)
 	}
 }

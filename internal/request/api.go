@@ -136,6 +136,17 @@ var apis = [apiCount]traits{
 		modelInPath: true, body: opaqueBody},
 }
 
+// Infers reports whether the engine's core answers, as far as the path tells. The
+// lists and tokenizers of an engine also answer while its core is dead.
+func (a API) Infers() bool {
+	switch a {
+	case Models, TritonModel, Tokenize, Detokenize, MessageTokens:
+		return false
+	default:
+		return true
+	}
+}
+
 // of returns an API's traits; those of Unknown for a value that is none.
 func of(a API) *traits {
 	if a >= apiCount {

@@ -36,25 +36,28 @@ type Coverage struct {
 // classes, then by key, operator and value.
 func (x *Index) Coverage(set *pool.Set) []Coverage {
 	asked := map[Constraint]telemetry.Instant{}
-	for _, k := range x.requirements.all() {
+	note := func(c Constraint, at telemetry.Instant) {
+		if was, known := asked[c]; known || len(asked) < maxCoverage {
+			asked[c] = max(was, at)
+		}
+	}
+	// The last first: what is beyond the bound is not looked at.
+	for _, k := range slices.Backward(x.requirements.all()) {
 		at := telemetry.Instant(k.asked.Load())
 		c := Constraint{Class: k.rule.Class, Key: k.rule.Key, Operator: k.rule.Operator}
 		if len(k.rule.Values) == 0 {
-			asked[c] = max(asked[c], at)
+			note(c, at)
 		}
 		for _, c.Value = range k.rule.Values {
-			asked[c] = max(asked[c], at)
+			note(c, at)
+		}
+		if len(asked) == maxCoverage {
+			break
 		}
 	}
 	result := make([]Coverage, 0, len(asked))
 	for c, at := range asked {
 		result = append(result, Coverage{Constraint: c, AskedAt: at})
-	}
-	if len(result) > maxCoverage {
-		slices.SortFunc(result, func(a, b Coverage) int {
-			return cmp.Or(cmp.Compare(b.AskedAt, a.AskedAt), a.compare(&b.Constraint))
-		})
-		result = result[:maxCoverage]
 	}
 	slices.SortFunc(result, func(a, b Coverage) int { return a.compare(&b.Constraint) })
 	byKey := map[string][]*Coverage{}

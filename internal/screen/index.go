@@ -1,8 +1,10 @@
 package screen
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -255,9 +257,16 @@ type eligibility struct {
 	// It holds from one time until before another.
 	from, until telemetry.Instant
 	// open are those that the health stage lets through.
-	open           Members
-	quarantined    Members
-	anyQuarantined bool
+	open        Members
+	quarantined Members
+	// inmates are those of quarantined, the last to come there first.
+	inmates []inmate
+}
+
+// inmate is an endpoint in quarantine.
+type inmate struct {
+	slot  int
+	since telemetry.Instant
 }
 
 // eligibility is the state at now.
@@ -282,13 +291,14 @@ func (x *Index) eligibility(set *pool.Set, now telemetry.Instant) *eligibility {
 		if q := l.Quarantine(now); q.In || q.Until != 0 {
 			if q.In {
 				s.quarantined.add(slot)
-				s.anyQuarantined = true
+				s.inmates = append(s.inmates, inmate{slot, q.Since})
 			}
 			if q.Until != 0 {
 				s.until = min(s.until, q.Until)
 			}
 		}
 	}
+	slices.SortStableFunc(s.inmates, func(a, b inmate) int { return cmp.Compare(b.since, a.since) })
 	x.state.Store(s)
 	return s
 }

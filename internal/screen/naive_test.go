@@ -62,13 +62,16 @@ type textWord struct {
 	text  string
 }
 
-// away is the quarantine of a subject: since 0 is none.
+// away is the quarantine of a subject: since 0 is none. A request may try it once until
+// has passed, and has as long for that as it took until then.
 type away struct {
 	since, until telemetry.Instant
 	tried        bool
 }
 
-func (a away) in(now telemetry.Instant) bool { return a.since != 0 && (now < a.until || a.tried) }
+func (a away) in(now telemetry.Instant) bool {
+	return a.since != 0 && (now < a.until || a.tried && now-a.until < a.until-a.since)
+}
 
 func (s *subject) spec() pool.Spec {
 	return pool.Spec{
@@ -269,6 +272,13 @@ func (s *subject) attribute(key string) items {
 		statements = nil
 		if there {
 			state(limit.String())
+		}
+	}
+	switch key {
+	case "berth.dev/engine", "berth.dev/engine-version", "berth.dev/served-models", "berth.dev/context-limit":
+		if len(statements) == 0 && !s.said.scraped {
+			// The engine may state it, and has not been asked.
+			return items{there: true, invalid: true}
 		}
 	}
 	return agree(statements)
@@ -479,7 +489,7 @@ func naively(subjects []subject, d *demand, now telemetry.Instant) verdict {
 	ofClass("placement")
 	stage("health", "health", func(s *subject) bool { return s.excluded(now) })
 
-	// Those put away last stay away, as many as the share allows; never all.
+	// Those put away first stay away, as many as the share allows; never all.
 	var inside []*subject
 	for _, s := range remaining {
 		if s.away.in(now) {
@@ -487,7 +497,7 @@ func naively(subjects []subject, d *demand, now telemetry.Instant) verdict {
 			v.quarantined[s.name] = true
 		}
 	}
-	slices.SortStableFunc(inside, func(a, b *subject) int { return int(a.away.since - b.away.since) })
+	slices.SortStableFunc(inside, func(a, b *subject) int { return int(b.away.since - a.away.since) })
 	allowed := 0
 	for allowed < len(remaining)-1 && float64(allowed+1) <= d.rules.QuarantineShare*float64(len(remaining)) {
 		allowed++

@@ -128,7 +128,8 @@ type Rules struct {
 	// PassContextUnknown lets endpoints pass whose context limit is not known.
 	PassContextUnknown bool
 	// QuarantineShare is how large a part of the endpoints that are left may be in
-	// quarantine, 0 to 1. Those above it, the longest there first, are let go.
+	// quarantine, 0 to 1. Those above it, the last to come there first, are let go:
+	// otherwise whoever makes good endpoints fail would have the bad ones chosen.
 	QuarantineShare float64
 }
 
@@ -247,7 +248,7 @@ func (x *Index) Screen(set *pool.Set, req *Request, rules Rules, now telemetry.I
 		state := x.eligibility(set, now)
 		res.cutTo(state.open, ByHealth, Unhealthy)
 		if res.Cause == None {
-			res.quarantine(set, state, rules.QuarantineShare, now)
+			res.quarantine(state, rules.QuarantineShare)
 		}
 	}
 	if res.Cause == None {
@@ -386,9 +387,9 @@ func (r *Result) list() {
 }
 
 // quarantine leaves out those in quarantine, as many as the share allows and never
-// all: of more than that, those who were put away last.
-func (r *Result) quarantine(set *pool.Set, state *eligibility, share float64, now telemetry.Instant) {
-	if !state.anyQuarantined {
+// all: of more than that, those who were put away first.
+func (r *Result) quarantine(state *eligibility, share float64) {
+	if len(state.inmates) == 0 {
 		return
 	}
 	inside := r.stage(ByQuarantine)
@@ -398,10 +399,11 @@ func (r *Result) quarantine(set *pool.Set, state *eligibility, share float64, no
 		left += bits.OnesCount64(r.kept[i])
 		away += bits.OnesCount64(inside[i])
 	}
-	allowed := min(int(share*float64(left)), left-1)
+	// A share such as 0.29 of 100 is a hair below a whole number.
+	allowed := min(int(share*float64(left)+1e-9), left-1)
 	if away > allowed {
 		r.quarantined = append(r.quarantined[:0], inside...)
-		inside.thin(set, away-allowed, now)
+		inside.thin(state.inmates, away-allowed)
 		for i := range r.quarantined {
 			r.quarantined[i] &^= inside[i]
 		}
@@ -412,21 +414,12 @@ func (r *Result) quarantine(set *pool.Set, state *eligibility, share float64, no
 	r.Removed[ByQuarantine] = min(away, allowed)
 }
 
-// thin takes out those that have been in quarantine longest.
-func (m Members) thin(set *pool.Set, out int, now telemetry.Instant) {
-	type inmate struct {
-		slot  int
-		since telemetry.Instant
-	}
-	var all []inmate
-	for i, word := range m {
-		for ; word != 0; word &= word - 1 {
-			slot := i<<6 + bits.TrailingZeros64(word)
-			all = append(all, inmate{slot, set.Lives[slot].Quarantine(now).Since})
+// thin takes out as many of its members, those who were put into quarantine last.
+func (m Members) thin(inmates []inmate, out int) {
+	for _, i := range inmates {
+		if out > 0 && m.Contains(i.slot) {
+			m[i.slot>>6] &^= 1 << (i.slot & 63)
+			out--
 		}
-	}
-	slices.SortStableFunc(all, func(a, b inmate) int { return int(min(max(a.since-b.since, -1), 1)) })
-	for _, i := range all[:min(out, len(all))] {
-		m[i.slot>>6] &^= 1 << (i.slot & 63)
 	}
 }

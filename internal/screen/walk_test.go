@@ -105,6 +105,11 @@ func (w *walk) step() {
 		if len(w.units) > 0 {
 			i := w.IntN(len(w.units))
 			if w.in(4) {
+				w.note("an answer to unit %d begins", i)
+				w.units[i].EndTry()
+				return
+			}
+			if w.in(4) {
 				s, e := w.member()
 				w.note("unit %d moves to %s", i, s.name)
 				w.units[i].Move(e.Live)
@@ -290,6 +295,13 @@ func TestAnIndexHearsOfEachThingThatMayChangeAnAnswer(t *testing.T) {
 		{"a try that showed nothing ends", []event{fail, fail}, func(_ *testing.T, r *pool.Registry, _ *subject) {
 			u := r.Set().Endpoints[0].Take(now + 10)
 			u.Release()
+		}, now + 10, plain, false, true},
+		{"a try takes too long", []event{fail, fail, func(_ *testing.T, r *pool.Registry, _ *subject) {
+			r.Set().Endpoints[0].Take(now + 10)
+		}}, nil, now + 20, plain, false, true},
+		{"an answer to a try begins", []event{fail, fail}, func(_ *testing.T, r *pool.Registry, _ *subject) {
+			u := r.Set().Endpoints[0].Take(now + 10)
+			u.EndTry()
 		}, now + 10, plain, false, true},
 		{"a try fails", []event{fail, fail}, func(_ *testing.T, r *pool.Registry, _ *subject) {
 			r.Set().Endpoints[0].Take(now + 10)
