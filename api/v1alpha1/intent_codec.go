@@ -193,7 +193,8 @@ func unknownMembers(of []string) ([]string, *IntentError) {
 	slices.Sort(names)
 	for n, name := range names {
 		for _, known := range intentMembers {
-			if strings.EqualFold(name, known) {
+			// The singular of a list, and the plural of an object, too.
+			if strings.EqualFold(strings.TrimRight(name, "sS"), strings.TrimRight(known, "sS")) {
 				return nil, malformed(member(name), "is unknown; %s is written like this", known)
 			}
 		}
