@@ -1,10 +1,10 @@
 package collect
 
 import (
+	"crypto/tls"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -12,122 +12,137 @@ import (
 
 	"github.com/berth-dev/berth/internal/certificate/certificatetest"
 	"github.com/berth-dev/berth/internal/engine"
-	"github.com/berth-dev/berth/internal/telemetry"
+	"github.com/berth-dev/berth/internal/pool"
 )
 
-// access is a profile's way to be let in.
-type access struct {
-	name, scheme string
-	engine.Access
-	want string // the reason of the answer, empty for a page
-}
-
-// One server is asked with the TLS settings of several profiles. Whichever is asked
-// first, each answer is by its own settings: no connection, authority or token of
-// another profile has a part in it.
-func TestZ5_TheTLSSettingsOfOneProfileStayItsOwnInEveryOrder(t *testing.T) {
+// One server is asked with the settings of several profiles. Whichever is asked first,
+// each answer is by its own settings: no connection, authority or token of another
+// profile has a part in it.
+func TestZ5_TheSettingsOfAProfileStayItsOwnInEveryOrder(t *testing.T) {
 	ours, theirs := certificatetest.NewAuthority(t), certificatetest.NewAuthority(t)
 	dir := t.TempDir()
 	trusted, strangers, token := filepath.Join(dir, "ours.pem"), filepath.Join(dir, "theirs.pem"), filepath.Join(dir, "token")
 	put(t, trusted, string(ours.PEM))
 	put(t, strangers, string(theirs.PEM))
 	put(t, token, "key-0123")
-	settings := []access{
-		{"that trusts its authority", "https", engine.Access{CAFile: trusted}, ""},
-		{"that trusts another authority", "https", engine.Access{CAFile: strangers}, "tls"},
-		{"that trusts the system", "https", engine.Access{}, "tls"},
-		{"that wants another name", "https", engine.Access{CAFile: trusted, ServerName: "engine.example"}, "tls"},
-		{"with a token", "https", engine.Access{CAFile: trusted, TokenFile: token}, ""},
-		{"without TLS", "http", engine.Access{}, "status_400"},
+	settings := []struct {
+		name, scheme string
+		access       engine.Access
+		want         string // the reason for the lack of a page, empty for a page
+	}{
+		{"trusts its authority", "https", engine.Access{CAFile: trusted}, ""},
+		{"trusts another authority", "https", engine.Access{CAFile: strangers}, "tls"},
+		{"trusts the system's authorities", "https", engine.Access{}, "tls"},
+		{"wants another name", "https", engine.Access{CAFile: trusted, ServerName: "engine.example"}, "tls"},
+		{"has a token", "https", engine.Access{CAFile: trusted, TokenFile: token}, ""},
+		{"asks without TLS", "http", engine.Access{}, "status_400"},
 	}
-	var withToken, without atomic.Int64
-	server := tlsServer(t, ours.Issue(2), func(w http.ResponseWriter, r *http.Request) {
+	var keyed, others atomic.Int64
+	e := showing(t, ours.Issue(2), func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
-			withToken.Add(1)
+			keyed.Add(1)
 		} else {
-			without.Add(1)
+			others.Add(1)
 		}
 		calm.handle(w, r)
 	})
-	host := strings.TrimPrefix(server.URL, "https://")
+	host := e.address().String()
 
-	orders(len(settings), func(order []int) {
+	for _, order := range orders(len(settings)) {
+		keyed.Store(0)
+		others.Store(0)
 		o := Options{Timeout: patience, Clock: newFakeClock().Now, Logger: zap.NewNop()}
 		all := newClients(&o)
 		all.dial.hold(host)
-		defer all.dial.release([]string{host})
-		withToken.Store(0)
-		without.Store(0)
-		// The second time, connections of the first are there to be used.
+		// In the second round there are connections that were opened in the first.
 		for round := range 2 {
 			for _, i := range order {
 				s := settings[i]
-				a := all.get(t.Context(), question{scheme: s.scheme, host: host, path: "/metrics", access: s.Access}, patience, 1<<20, nil)
+				a := all.get(t.Context(), question{scheme: s.scheme, host: host, path: "/metrics", access: s.access}, patience, 1<<20, nil)
 				if a.reason != s.want {
-					t.Errorf("order %v, round %d: a profile %s is answered %q (%v), want %q", order, round, s.name, a.reason, a.cause, s.want)
+					t.Errorf("order %v, round %d: who %s is answered %q (%v), want %q", order, round, s.name, a.reason, a.cause, s.want)
 				}
 			}
 		}
-		if with, others := withToken.Load(), without.Load(); with != 2 || others != 2 {
-			t.Errorf("order %v: %d requests with the token and %d without, want 2 of each", order, with, others)
+		all.dial.release([]string{host})
+		if with, without := keyed.Load(), others.Load(); with != 2 || without != 2 {
+			t.Errorf("order %v: %d requests with the token and %d without, want 2 of each", order, with, without)
 		}
-	})
+	}
 }
 
-// orders are some of the orders of n things: each of them comes before and after each
-// other one, and is first and last once.
-func orders(n int, each func([]int)) {
+// orders are those in which each of n things comes first and last, before each other
+// one and after it.
+func orders(n int) [][]int {
+	var all [][]int
 	for first := range n {
 		order := make([]int, n)
 		for i := range order {
 			order[i] = (first + i) % n
 		}
-		each(order)
-		for i, j := 0, n-1; i < j; i, j = i+1, j-1 {
-			order[i], order[j] = order[j], order[i]
-		}
-		each(order)
+		reverse := slices.Clone(order)
+		slices.Reverse(reverse)
+		all = append(all, order, reverse)
 	}
+	return all
 }
 
-func tlsServer(t *testing.T, pair certificatetest.Pair, handler http.HandlerFunc) *httptest.Server {
+// showing is an engine that shows a pair, and keeps no log of handshakes that failed.
+func showing(t *testing.T, pair certificatetest.Pair, handler http.HandlerFunc) *fakeEngine {
 	t.Helper()
+	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	e := newStoppedEngine(t, handler)
-	e.TLS = serverTLS(t, pair)
+	e.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
 	e.Config.ErrorLog = zap.NewStdLog(zap.NewNop())
 	e.StartTLS()
-	return e.Server
+	return e
 }
 
-// Two engines of a pool, one whose profile trusts the authority of both and one whose
-// profile trusts the system: the strict one stays strict, in whichever order they are
-// members and whichever of them is the lenient one.
+// Two engines show certificates of one authority, which the profile of one of them
+// trusts: the other one stays strict, whichever engine it is and whichever is a member
+// first. A third has no TLS at all.
 func TestZ5_AStrictEngineStaysStrictBesideATrustingOne(t *testing.T) {
 	authority := certificatetest.NewAuthority(t)
 	trusted := filepath.Join(t.TempDir(), "ca.pem")
 	put(t, trusted, string(authority.PEM))
-	for _, trusting := range []string{"vllm", "sglang"} {
-		for _, strictFirst := range []bool{false, true} {
-			strict := map[string]string{"vllm": "sglang", "sglang": "vllm"}[trusting]
-			specs := map[string]string{"trusting": trusting, "strict": strict}
-			names := []string{"trusting", "strict"}
-			if strictFirst {
-				names = []string{"strict", "trusting"}
+	pages := map[string]http.HandlerFunc{
+		"vllm": calm.handle, "sglang": site{"/metrics": string(golden(t, "sglang.prom"))}.ServeHTTP,
+	}
+	for trusting, strict := range map[string]string{"vllm": "sglang", "sglang": "vllm"} {
+		for _, order := range orders(3) {
+			shown := func(name, kind string) pool.Spec {
+				spec := showing(t, authority.Issue(2), pages[kind]).spec(name)
+				spec.Engine, spec.Metrics.Scheme = kind, "https"
+				return spec
 			}
-			pages := map[string]http.HandlerFunc{"vllm": calm.handle, "sglang": site{"/metrics": string(golden(t, "sglang.prom"))}.ServeHTTP}
+			plain := newFakeEngine(t, pages[strict]).spec("plain")
+			plain.Engine = strict
+			members := []pool.Spec{shown("trusting", trusting), shown("strict", strict), plain}
+			var specs []pool.Spec
+			for _, i := range order {
+				specs = append(specs, members[i])
+			}
 			f := start(t, func(o *Options) {
-				o.Profiles = changed(t, trusting, func(text string) string { return text + "\ntls: {caFile: " + trusted + "}" })
-			})
-			members := f.registry
-			for i := range names {
-				spec := tlsEngine(t, authority.Issue(2), 0, 0)
-				_ = spec
-				_ = members
-				_ = i
+				o.Profiles = changed(t, trusting, func(text string) string { return text + "\ntls: {caFile: " + trusted + "}\n" })
+			}, specs...)
+			byName := map[string]*pool.Endpoint{}
+			for _, e := range f.registry.Set().Endpoints {
+				byName[e.Name] = e
 			}
-			_ = specs
-			_ = pages
-			_ = telemetry.Fresh
+			for range 3 {
+				began := f.clock.Now()
+				f.turns("the others to be scraped", func() bool {
+					one, other := byName["trusting"].Snapshot(), byName["plain"].Snapshot()
+					return one != nil && other != nil && one.ScrapedAt > began && other.ScrapedAt > began && byName["strict"].ScrapeError() != ""
+				})
+				if got := byName["strict"].ScrapeError(); got != "tls" || byName["strict"].Snapshot() != nil {
+					t.Errorf("%s trusts, order %v: %s is read, or not for %q; want that it is not, for tls", trusting, order, strict, got)
+				}
+			}
+			f.stop()
 		}
 	}
 }
