@@ -563,6 +563,7 @@ func (c *conversation) decideWithBody() bool {
 func (c *conversation) decide() bool {
 	c.req.CompleteAt = c.clock()
 	c.req.Deadline = c.req.CompleteAt.Add(c.settings.DecisionDeadline)
+	c.req.IntentMetadata = c.intentMetadata()
 	d, refusal := c.decider.Decide(&c.req)
 	c.signed = len(c.req.SignedIntents) > 0
 	// A response may take long, and nothing of the request is needed for it.
@@ -583,7 +584,7 @@ func (c *conversation) refuse(r *Refusal) {
 
 func (c *conversation) report(r *Refusal) {
 	if c.onRefusal != nil {
-		c.req.BodyBytes = c.bytesIn
+		c.req.BodyBytes, c.req.IntentMetadata = c.bytesIn, c.intentMetadata()
 		c.onRefusal(&c.req, c.decision, r)
 	}
 }

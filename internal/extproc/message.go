@@ -165,13 +165,10 @@ func (c *conversation) readIntent(metadata *corev3.Metadata) (news bool) {
 			return
 		}
 		if c.said == nil {
-			c.said, c.req.IntentMetadata = map[string]*structpb.Value{}, map[string]any{}
+			c.said = map[string]*structpb.Value{}
 		}
 		news = true
 		c.said[key] = value
-		if c.req.IntentMetadata != nil {
-			c.req.IntentMetadata[key] = tree(value)
-		}
 	}
 	for key, value := range metadata.GetFilterMetadata()[berthNamespace].GetFields() {
 		if key != acknowledgement {
@@ -183,6 +180,18 @@ func (c *conversation) readIntent(metadata *corev3.Metadata) (news bool) {
 		say("typed_filter_metadata", structpb.NewNullValue())
 	}
 	return news
+}
+
+// intentMetadata is what was said, in the form that decisions are told it.
+func (c *conversation) intentMetadata() map[string]any {
+	if c.said == nil {
+		return nil
+	}
+	members := make(map[string]any, len(c.said))
+	for key, value := range c.said {
+		members[key] = tree(value)
+	}
+	return members
 }
 
 // tree is a value as encoding/json has it, but that a number stays one even if it is

@@ -39,6 +39,8 @@ func (c *conversation) responseHeaders(msg *extprocv3.ProcessingRequest, h *extp
 	default:
 		return c.unexpected("response_headers")
 	}
+	// No part of the request is asked for more: a response may take long.
+	c.said = nil
 	c.responseShown = true
 	c.shown.Store(true)
 	c.served = servedOf(msg)
