@@ -177,7 +177,7 @@ func asWritten(err error) error {
 }
 
 // identifier is an option, or a field of one that is a struct.
-var identifier = regexp.MustCompile(`[A-Z]\w+(\.[A-Z]\w+)?`)
+var identifier = regexp.MustCompile(`\b[A-Z]\w+(\.[A-Z]\w+)?`)
 
 // optionNames says Go's names of options, inside a text, as the user wrote them.
 func optionNames(text string) string {

@@ -40,6 +40,7 @@ func TestASemanticRouterIsToldByFlags(t *testing.T) {
 		{router(good, "--decision-header", "x-tier"), `--decision-header: "x-tier": must be NAME=KEY`},
 		{router(good, "--decision-header", "host=priority"), `--decision-header[0].name: "host": must be a header's name in lower case`},
 		{router(good, "--decision-header", "x-a=priority", "--decision-header", "x-b=speed"), `--decision-header[1].key: "speed": must be`},
+		{router(good, "--decision-header", "x-b=sessionkey"), `"sessionkey": must be logicalModel, servedModels, priority, sessionKey,`},
 		{router(good, "--decision-header", "x-a=priority", "--decision-header", "x-b=priority"), `--decision-header[1].key: "priority": must be unique, and is that of --decision-header[0]`},
 		{[]string{"gateway", good, "--decision-header", "x-a=priority"}, "--decision-header: needs --semantic-router"},
 		{[]string{"gateway", good, "--semantic-router-tls", "off"}, "--semantic-router-tls: needs --semantic-router"},
