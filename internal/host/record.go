@@ -189,8 +189,10 @@ func describeRemoval(c *cycle, to *v1alpha1.Candidate, slot int, class screen.Cl
 	if rule := c.screened.Rule(slot); rule >= 0 {
 		to.Rule, to.Attribute = &rule, attributeFacts(e.Attribute(c.demand.Requirements[rule].Key))
 	}
-	if limit := e.ContextFit(); class == screen.ByContext && limit >= 0 {
-		to.ContextLimit = &limit
+	if class == screen.ByContext {
+		if limit := e.ContextFit(); limit >= 0 {
+			to.ContextLimit = &limit
+		}
 	}
 }
 

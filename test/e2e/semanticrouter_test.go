@@ -377,7 +377,7 @@ func TestA18_WithoutARouterOrWithoutAPickerNobodyServes(t *testing.T) {
 	if a.status != http.StatusOK {
 		t.Fatalf("status %d with both again, want 200: %s", a.status, a.body)
 	}
-	f.record(a.decision()) // the last one, for now
+	f.record(a.decision())
 	router.stop()
 	records := len(f.log.ended(t))
 	t.Run("no router", closed)
