@@ -26,11 +26,10 @@ type client struct {
 	engine.Access
 	clock telemetry.Clock
 	log   *zap.Logger
-	dial  dialer
 
-	// http follows the authorities and token the token, while the files change.
-	transport atomic.Pointer[http.Transport]
-	token     atomic.Pointer[string]
+	// trusted follows the authorities and token the token, while the files change.
+	trusted atomic.Pointer[tls.Config]
+	token   atomic.Pointer[string]
 
 	// looking is held by whoever reads the files. A file system that hangs keeps
 	// one worker, not all of them.
@@ -49,8 +48,8 @@ const (
 	maxAuthorities = 4 << 20
 )
 
-func newClient(a engine.Access, dial dialer, clock telemetry.Clock, log *zap.Logger) *client {
-	c := &client{Access: a, clock: clock, log: log, dial: dial}
+func newClient(a engine.Access, clock telemetry.Clock, log *zap.Logger) *client {
+	c := &client{Access: a, clock: clock, log: log}
 	c.files.token = watchedFile{path: a.TokenFile, most: maxSecret}
 	c.files.authorities = watchedFile{path: a.CAFile, most: maxAuthorities}
 	var trusted *x509.CertPool
@@ -63,16 +62,13 @@ func newClient(a engine.Access, dial dialer, clock telemetry.Clock, log *zap.Log
 }
 
 // trust makes connections that are opened from now on verify by these
-// authorities; nil stands for the system's.
+// authorities; nil stands for the system's. Those that are open are used no more.
 func (c *client) trust(authorities *x509.CertPool) {
-	before := c.transport.Swap(c.dial.transport(&tls.Config{
+	c.trusted.Store(&tls.Config{
 		MinVersion: tls.VersionTLS12,
 		RootCAs:    authorities,
 		ServerName: c.ServerName,
-	}))
-	if before != nil {
-		before.CloseIdleConnections()
-	}
+	})
 }
 
 // prepare follows the files, at most once in lookEvery.

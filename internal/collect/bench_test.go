@@ -34,7 +34,6 @@ func BenchmarkScrape(b *testing.B) {
 	}
 	opts := Options{Profiles: set}.withDefaults()
 	clients := newClients(&opts)
-	defer clients.close()
 	w := newWorker(opts, clients, newTable(nil))
 	j := job{ctx: context.Background(), target: &target{kind: "endpoint"}, endpoint: registry.Set().Endpoints[0]}
 	b.ReportAllocs()

@@ -358,15 +358,10 @@ func TestTrafficIsWhatWasSeenAtTheScrapes(t *testing.T) {
 	check(at(7), engine.Traffic{IdleSince: at(6)})
 }
 
-func TestABadPageLeavesThePreviousSnapshotAndItsAgesUntouched(t *testing.T) {
-	page := string(golden(t, "vllm.prom"))
-	e := newFakeEngine(t, text(page))
-	opts := Options{Profiles: profiles(t), MaxPage: 1 << 20, Timeout: patience}.withDefaults()
-	clients := newClients(&opts)
-	defer clients.close()
-	w := newWorker(opts, clients, newTable(nil))
+// badPages are the ways in which a page may be of no use, by name.
+func badPages(page string) map[string]func(*rapid.T) http.HandlerFunc {
 	lines := strings.SplitAfter(page, "\n")
-	bad := map[string]func(*rapid.T) http.HandlerFunc{
+	return map[string]func(*rapid.T) http.HandlerFunc{
 		"status": func(rt *rapid.T) http.HandlerFunc {
 			status := rapid.SampledFrom([]int{204, 301, 400, 401, 403, 404, 429, 500, 502, 503, 799}).Draw(rt, "status")
 			return func(w http.ResponseWriter, _ *http.Request) {
@@ -397,12 +392,44 @@ func TestABadPageLeavesThePreviousSnapshotAndItsAgesUntouched(t *testing.T) {
 			huge := "vllm:huge{a=\"" + strings.Repeat("x", 1<<20) + "\"} 1\n"
 			return text(strings.Join(lines[:at], "") + huge + strings.Join(lines[at:], ""))
 		},
+		"empty": func(rt *rapid.T) http.HandlerFunc {
+			return text(rapid.SampledFrom([]string{"", "\n", " \r\n\n"}).Draw(rt, "blank"))
+		},
+		"compressed": func(*rapid.T) http.HandlerFunc {
+			packed := gzipped(1000)
+			return func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Encoding", "gzip")
+				_, _ = w.Write(packed)
+			}
+		},
+		"a chunk that is cut": func(rt *rapid.T) http.HandlerFunc {
+			n := rapid.IntRange(0, len(page)-1).Draw(rt, "bytes")
+			return raw(fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s", len(page), page[:n]))
+		},
+		"elsewhere": func(*rapid.T) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, "http://127.0.0.2:1"+r.URL.Path, http.StatusFound)
+			}
+		},
 	}
-	var kinds []string
+}
+
+func kindsOf(bad map[string]func(*rapid.T) http.HandlerFunc) (kinds []string) {
 	for kind := range bad {
 		kinds = append(kinds, kind)
 	}
 	slices.Sort(kinds)
+	return kinds
+}
+
+func TestABadPageLeavesThePreviousSnapshotAndItsAgesUntouched(t *testing.T) {
+	page := string(golden(t, "vllm.prom"))
+	e := newFakeEngine(t, text(page))
+	opts := Options{Profiles: profiles(t), MaxPage: 1 << 20, Timeout: patience}.withDefaults()
+	clients := newClients(&opts)
+	w := newWorker(opts, clients, newTable(nil))
+	bad := badPages(page)
+	kinds := kindsOf(bad)
 	rapid.Check(t, func(rt *rapid.T) {
 		registry := pool.NewRegistry("test/pool", false)
 		if err := registry.Update("test/pool", []pool.Spec{e.spec("a")}); err != nil {
@@ -410,7 +437,7 @@ func TestABadPageLeavesThePreviousSnapshotAndItsAgesUntouched(t *testing.T) {
 		}
 		a := registry.Set().Endpoints[0]
 		j := job{ctx: context.Background(), target: &target{kind: "endpoint", name: "a", endpoint: a}, endpoint: a}
-		defer func() { clients.dial.release(j.target.memory.hosts) }()
+		defer func() { j.target.memory.kept.close() }()
 		e.serve(text(page))
 		if r := w.scrape(j); r.reason != "" {
 			rt.Fatal(r.reason, r.cause)

@@ -52,19 +52,19 @@ func TestZ5_TheSettingsOfAProfileStayItsOwnInEveryOrder(t *testing.T) {
 		keyed.Store(0)
 		others.Store(0)
 		o := Options{Timeout: patience, Clock: newFakeClock().Now, Logger: zap.NewNop()}
-		all := newClients(&o)
-		all.dial.hold(host)
+		all := newClients(&o).caller()
+		var kept connections
 		// In the second round there are connections that were opened in the first.
 		for round := range 2 {
 			for _, i := range order {
 				s := settings[i]
-				a := all.get(t.Context(), question{scheme: s.scheme, host: host, path: "/metrics", access: s.access}, patience, 1<<20, nil)
+				a := all.get(t.Context(), question{scheme: s.scheme, host: host, path: "/metrics", access: s.access}, &kept, patience, 1<<20, nil)
 				if a.reason != s.want {
 					t.Errorf("order %v, round %d: who %s is answered %q (%v), want %q", order, round, s.name, a.reason, a.cause, s.want)
 				}
 			}
 		}
-		all.dial.release([]string{host})
+		kept.close()
 		if with, without := keyed.Load(), others.Load(); with != 2 || without != 2 {
 			t.Errorf("order %v: %d requests with the token and %d without, want 2 of each", order, with, without)
 		}

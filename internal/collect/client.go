@@ -22,10 +22,8 @@ import (
 	"github.com/berth-dev/berth/internal/telemetry"
 )
 
-// clients ask engines for pages. Connections are kept open between scrapes, one
-// for each endpoint and port, and closed when nobody asks there any more.
+// clients ask engines for pages, each with what one profile needs to be let in.
 type clients struct {
-	dial  dialer
 	clock telemetry.Clock
 	log   *zap.Logger
 
@@ -34,12 +32,7 @@ type clients struct {
 }
 
 func newClients(o *Options) *clients {
-	return &clients{
-		dial:     dialer{timeout: o.Timeout, hosts: &hosts{conns: map[string]*hostConns{}}},
-		clock:    o.Clock,
-		log:      o.Logger,
-		byAccess: map[engine.Access]*client{},
-	}
+	return &clients{clock: o.Clock, log: o.Logger, byAccess: map[engine.Access]*client{}}
 }
 
 // of is the client that asks with what a profile needs.
@@ -48,140 +41,10 @@ func (c *clients) of(a engine.Access) *client {
 	defer c.mu.Unlock()
 	own := c.byAccess[a]
 	if own == nil {
-		own = newClient(a, c.dial, c.clock, c.log)
+		own = newClient(a, c.clock, c.log)
 		c.byAccess[a] = own
 	}
 	return own
-}
-
-func (c *clients) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, own := range c.byAccess {
-		own.transport.Load().CloseIdleConnections()
-	}
-}
-
-// dialer opens connections that can be found by where they lead to.
-type dialer struct {
-	timeout time.Duration
-	*hosts
-}
-
-// idleConnection is longer than the longest pause between two scrapes.
-const idleConnection = 90 * time.Second
-
-func (d dialer) transport(c *tls.Config) *http.Transport {
-	return &http.Transport{
-		// No proxy: an endpoint is asked at its own address or not at all.
-		Proxy:           nil,
-		DialContext:     d.DialContext,
-		TLSClientConfig: c,
-		// A compressed page could be a thousand times its transferred size.
-		DisableCompression:     true,
-		MaxIdleConnsPerHost:    1,
-		IdleConnTimeout:        idleConnection,
-		TLSHandshakeTimeout:    d.timeout,
-		MaxResponseHeaderBytes: 64 << 10,
-		// Pages come in tens of kilobytes.
-		ReadBufferSize:  16 << 10,
-		WriteBufferSize: 1 << 10,
-	}
-}
-
-func (d dialer) DialContext(ctx context.Context, network, host string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: d.timeout}).DialContext(ctx, network, host)
-	if err != nil {
-		return nil, err
-	}
-	if t := d.track(host, conn); t != nil {
-		return t, nil
-	}
-	_ = conn.Close()
-	return nil, errors.New("nobody asks there any more")
-}
-
-// hosts knows who asks at which ip:port, and the connections there. Endpoints of
-// one address may share a port.
-type hosts struct {
-	mu    sync.Mutex
-	conns map[string]*hostConns
-}
-
-type hostConns struct {
-	users int
-	conns map[*trackedConn]struct{}
-}
-
-// trackedConn can be found by the ip:port that it leads to.
-type trackedConn struct {
-	net.Conn
-	hosts *hosts
-	host  string
-}
-
-func (h *hosts) at(host string) *hostConns {
-	if h.conns[host] == nil {
-		h.conns[host] = &hostConns{conns: map[*trackedConn]struct{}{}}
-	}
-	return h.conns[host]
-}
-
-func (h *hosts) drop(host string) {
-	if at := h.conns[host]; at != nil && at.users == 0 && len(at.conns) == 0 {
-		delete(h.conns, host)
-	}
-}
-
-// hold says that somebody is going to ask at host.
-func (h *hosts) hold(host string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.at(host).users++
-}
-
-// release says that somebody will not ask at these hosts again, and closes the
-// connections that nobody else needs.
-func (h *hosts) release(list []string) {
-	var unused []*trackedConn
-	h.mu.Lock()
-	for _, host := range list {
-		at := h.at(host)
-		if at.users--; at.users == 0 {
-			for t := range at.conns {
-				unused = append(unused, t)
-			}
-		}
-		h.drop(host)
-	}
-	h.mu.Unlock()
-	for _, t := range unused {
-		// The transport notices by itself; nothing can be done about an error.
-		_ = t.Close()
-	}
-}
-
-// track notes a connection; nil, if whoever asked for it has gone meanwhile.
-func (h *hosts) track(host string, conn net.Conn) *trackedConn {
-	t := &trackedConn{conn, h, host}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	at := h.conns[host]
-	if at == nil || at.users == 0 {
-		return nil
-	}
-	at.conns[t] = struct{}{}
-	return t
-}
-
-func (t *trackedConn) Close() error {
-	t.hosts.mu.Lock()
-	if at := t.hosts.conns[t.host]; at != nil {
-		delete(at.conns, t)
-		t.hosts.drop(t.host)
-	}
-	t.hosts.mu.Unlock()
-	return t.Conn.Close()
 }
 
 // question is one page at one endpoint.
@@ -239,45 +102,50 @@ func (a answer) fault(reason string, cause error) answer {
 }
 
 // get asks for a page and reads it into buf. timeout bounds all of it.
-func (c *clients) get(ctx context.Context, q question, timeout time.Duration, limit int64, buf []byte) answer {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+func (c *caller) get(ctx context.Context, q question, kept *connections, timeout time.Duration, limit int64, buf []byte) answer {
+	deadline := time.Now().Add(timeout)
 	own := c.of(q.access)
 	own.prepare()
 	var a answer
 	for {
-		resp, err := own.ask(ctx, q)
+		req, err := own.request(q)
+		if err != nil {
+			return a.fault("malformed", err)
+		}
+		resp, conn, err := c.exchange(ctx, own, req, kept, deadline)
 		if err != nil {
 			return a.fault(connectionReason(err), err)
 		}
 		a.status = resp.StatusCode
-		if q.status {
-			// Where a question of yes or no is sent elsewhere, it is not answered.
-			discard(resp)
-			return a
-		}
 		next, moved := sameOrigin(q, resp)
-		if moved && a.redirected == "" {
+		switch {
+		case q.status:
+			// Where a question of yes or no is sent elsewhere, it is not answered.
+		case moved && a.redirected == "":
 			q.path, a.redirected = next, next
-			discard(resp)
+			c.settle(conn, resp, kept)
 			continue
+		default:
+			a = read(a, resp, limit, buf)
 		}
-		return read(a, resp, limit, buf)
+		c.settle(conn, resp, kept)
+		return a
 	}
 }
 
 // What every question says. Nothing changes these.
 var (
+	// A compressed page could be a thousand times its transferred size.
 	identity = []string{"identity"}
 	product  = []string{"berth-epp"}
 )
 
-func (c *client) ask(ctx context.Context, q question) (*http.Response, error) {
+func (c *client) request(q question) (*http.Request, error) {
 	to, err := q.url()
 	if err != nil {
 		return nil, err
 	}
-	req := (&http.Request{
+	req := &http.Request{
 		Method:     http.MethodGet,
 		URL:        to,
 		Host:       q.host,
@@ -285,13 +153,12 @@ func (c *client) ask(ctx context.Context, q question) (*http.Response, error) {
 		ProtoMajor: 1,
 		ProtoMinor: 1,
 		Header:     http.Header{"Accept-Encoding": identity, "User-Agent": product},
-	}).WithContext(ctx)
+	}
 	if q.accept != "" {
 		req.Header.Set("Accept", q.accept)
 	}
 	c.authorize(req)
-	// A redirection is followed above, if at all.
-	return c.transport.Load().RoundTrip(req)
+	return req, nil
 }
 
 // sameOrigin is where a redirection leads, if to the same scheme, host and port,
@@ -333,15 +200,14 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// discard reads what little is left of an answer that is not read to its end, so
-// that the connection can be used again.
-func discard(resp *http.Response) {
-	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
-	_ = resp.Body.Close()
+// skip reads what little is left of an answer that is not read to its end, and
+// reports that it has ended.
+func skip(resp *http.Response) bool {
+	_, err := io.CopyN(io.Discard, resp.Body, 4<<10)
+	return errors.Is(err, io.EOF)
 }
 
 func read(a answer, resp *http.Response, limit int64, buf []byte) answer {
-	defer discard(resp)
 	switch {
 	case resp.StatusCode >= 300 && resp.StatusCode <= 399:
 		return a.fault("redirect", fmt.Errorf("status %d to %s", resp.StatusCode, whereTo(resp)))
@@ -360,7 +226,6 @@ func read(a answer, resp *http.Response, limit int64, buf []byte) answer {
 	case err != nil:
 		return a.fault("truncated", err)
 	case int64(len(body)) > limit:
-		_ = resp.Body.Close()
 		return a.fault("too_large", fmt.Errorf("more than %d bytes", limit))
 	}
 	a.unended = resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && !bytes.HasSuffix(body, []byte{'\n'})

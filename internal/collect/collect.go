@@ -117,9 +117,8 @@ func (c *Collector) Run(ctx context.Context, registry *pool.Registry) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	clients := newClients(&c.opts)
-	defer clients.close()
 	table := newTable(c.opts.Exporters)
-	s := newScheduler(c.opts, clients, table)
+	s := newScheduler(c.opts, table)
 
 	var workers sync.WaitGroup
 	for range cap(s.jobs) {
@@ -135,4 +134,5 @@ func (c *Collector) Run(ctx context.Context, registry *pool.Registry) {
 	cancel()
 	close(s.jobs)
 	workers.Wait()
+	s.close()
 }

@@ -237,7 +237,7 @@ func TestExportersThatHangDoNotStallTheOthers(t *testing.T) {
 		list = append(list, Exporter{Profile: profiles(t).Profile("dcgm"), Address: spec.Address})
 	}
 	opts := Options{Clock: clock.Now, Exporters: list}.withDefaults()
-	s := newScheduler(opts, newClients(&opts), newTable(list))
+	s := newScheduler(opts, newTable(list))
 	hang := map[*exporter]bool{}
 	for _, x := range s.due[:10] {
 		x.failures, x.wasSlow = 1, true

@@ -19,13 +19,13 @@ import (
 // own goroutine touches it, apart from the inbox and the two channels.
 type scheduler struct {
 	opts    Options
-	clients *clients
 	inbox   *inbox
 	jobs    chan job
 	results chan result
 
-	targets map[*pool.Live]*target
-	due     dueHeap
+	targets   map[*pool.Live]*target
+	exporters []*target
+	due       dueHeap
 	// waiting are due and wait for a worker; running is how many workers each
 	// lane holds, last the lane of the target that began last.
 	waiting [numLanes]queue
@@ -166,14 +166,13 @@ func (in *inbox) takeWoken() []*target {
 	return woken
 }
 
-func newScheduler(opts Options, clients *clients, table *table) *scheduler {
+func newScheduler(opts Options, table *table) *scheduler {
 	workers := opts.Workers
 	if len(table.exporters) > 0 {
 		workers += exportWorkers
 	}
 	s := &scheduler{
 		opts:    opts,
-		clients: clients,
 		inbox:   &inbox{signal: make(chan struct{}, 1)},
 		targets: map[*pool.Live]*target{},
 		jobs:    make(chan job, workers),
@@ -184,6 +183,7 @@ func newScheduler(opts Options, clients *clients, table *table) *scheduler {
 		name := x.Profile.Name() + " at " + x.Address.String()
 		t := &target{kind: "exporter", name: name, hash: xxhash.Sum64String(name), exporter: x, index: -1}
 		t.at = now.Add(s.firstDelay(t.hash))
+		s.exporters = append(s.exporters, t)
 		heap.Push(&s.due, t)
 	}
 	return s
@@ -192,7 +192,6 @@ func newScheduler(opts Options, clients *clients, table *table) *scheduler {
 func (s *scheduler) run(ctx context.Context) {
 	timer := s.opts.NewTimer()
 	defer timer.Stop()
-	defer s.drop()
 	for {
 		s.dispatch(ctx)
 		// Targets that wait for a worker need no timer: a result will come.
@@ -217,10 +216,18 @@ func (s *scheduler) run(ctx context.Context) {
 	}
 }
 
-// drop cancels what runs when the scheduler ends.
-func (s *scheduler) drop() {
+// close ends the connections of all targets, when no worker has one any more.
+func (s *scheduler) close() {
 	for _, t := range s.targets {
-		s.remove(t)
+		t.memory.kept.close()
+	}
+	for _, t := range s.exporters {
+		t.memory.kept.close()
+	}
+	// Those that left the pool while a worker had them.
+	close(s.results)
+	for r := range s.results {
+		r.target.memory.kept.close()
 	}
 }
 
@@ -277,10 +284,8 @@ func (s *scheduler) remove(t *target) {
 		t.cancel()
 		return
 	}
-	s.forget(t)
+	t.memory.kept.close()
 }
-
-func (s *scheduler) forget(t *target) { s.clients.dial.release(t.memory.hosts) }
 
 // wake makes a target due now, but not before the hot cadence allows it: wakes
 // come as often as requests do.
@@ -370,7 +375,7 @@ func (s *scheduler) finish(r result) {
 	t.running = false
 	s.running[t.lane()]--
 	if t.gone {
-		s.forget(t)
+		t.memory.kept.close()
 		return
 	}
 	s.log(t, r.report)

@@ -31,7 +31,7 @@ func handScheduler(t *testing.T, clock *fakeClock, specs []pool.Spec) (*schedule
 		t.Fatal(err)
 	}
 	opts := Options{Clock: clock.Now}.withDefaults()
-	s := newScheduler(opts, newClients(&opts), newTable(nil))
+	s := newScheduler(opts, newTable(nil))
 	s.replace(registry.Set())
 	return s, registry
 }
@@ -105,7 +105,7 @@ func play(t *testing.T, opts Options, interval, horizon time.Duration, how []pla
 	if err := registry.Update("test/pool", manySpecs(len(how))); err != nil {
 		t.Fatal(err)
 	}
-	s := newScheduler(opts, newClients(&opts), newTable(nil))
+	s := newScheduler(opts, newTable(nil))
 	s.replace(registry.Set())
 	index := map[*pool.Live]int{}
 	for i, e := range registry.Set().Endpoints {

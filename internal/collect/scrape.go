@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,9 +16,9 @@ import (
 
 // worker scrapes one endpoint after the other.
 type worker struct {
-	opts    Options
-	clients *clients
-	table   *table
+	opts   Options
+	caller *caller
+	table  *table
 	// probes are the metrics pages to try while the engine is not known.
 	probes []probe
 	buf    []byte
@@ -37,10 +36,9 @@ type memory struct {
 	page    place
 	// moved is where the metrics page was found, after a redirection.
 	moved string
-	// serving is the ip:port that requests go to. hosts are those that were
-	// asked.
+	// serving is the ip:port that requests go to.
 	serving string
-	hosts   []string
+	kept    connections
 	guards  []guard
 
 	// own is what the endpoint itself says, without the exporters; mark is that
@@ -98,7 +96,7 @@ type page struct {
 const largestKept = 1 << 20
 
 func newWorker(opts Options, clients *clients, table *table) *worker {
-	return &worker{opts: opts, clients: clients, table: table, probes: probesOf(opts.Profiles)}
+	return &worker{opts: opts, caller: clients.caller(), table: table, probes: probesOf(opts.Profiles)}
 }
 
 // scrape asks one endpoint, or one exporter, for its pages and publishes what
@@ -201,7 +199,7 @@ func (w *worker) prepare(e *pool.Endpoint, m *memory) {
 	if m.serving != "" && m.declared == declared {
 		return
 	}
-	w.clients.dial.release(m.hosts)
+	m.kept.close()
 	*m = memory{declared: declared, serving: e.Address.String()}
 	if e.Spec.Engine != "" && w.opts.Profiles != nil {
 		m.stated = w.opts.Profiles.Profile(e.Spec.Engine)
@@ -364,11 +362,7 @@ func (w *worker) limit(q question) int64 {
 // get asks the endpoint and notes what that shows of it.
 func (w *worker) get(j job, q question) answer {
 	m := &j.target.memory
-	if !slices.Contains(m.hosts, q.host) {
-		w.clients.dial.hold(q.host)
-		m.hosts = append(m.hosts, q.host)
-	}
-	a := w.clients.get(j.ctx, q, w.opts.Timeout, w.limit(q), w.buf)
+	a := w.caller.get(j.ctx, q, &m.kept, w.opts.Timeout, w.limit(q), w.buf)
 	if a.body != nil {
 		w.buf = a.body
 	}
