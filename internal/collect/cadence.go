@@ -51,6 +51,10 @@ func busy(s *telemetry.Snapshot) bool {
 		queued.Recorded == telemetry.Fresh && queued.Value > 0
 }
 
+// kept is the time from the start of a scrape that took so long to the next: an
+// engine rests as long as its pages take.
+func kept(interval, took time.Duration) time.Duration { return max(interval, 2*took) }
+
 // lease is how long a reading lives at least when the next comes after
 // interval.
 func (o *Options) lease(interval time.Duration) time.Duration { return 3*interval + o.Timeout }

@@ -389,9 +389,7 @@ func (s *scheduler) finish(r result) {
 		if t.again {
 			r.interval = min(r.interval, s.opts.Hot)
 		}
-		interval := jitter(r.interval, t.hash, t.scrapes)
-		// One that takes long is not asked all the time.
-		t.at = max(r.started.Add(interval), now.Add(now.Sub(r.started)))
+		t.at = r.started.Add(kept(jitter(r.interval, t.hash, t.scrapes), now.Sub(r.started)))
 	} else {
 		t.failures++
 		t.reached = r.reached

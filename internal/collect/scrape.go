@@ -52,6 +52,8 @@ type memory struct {
 	// slow are the slow pages, in the profile's order; nil before the first
 	// time.
 	slow []slowPage
+	// renewed is when all of them were last made due by another process.
+	renewed telemetry.Instant
 	// down: the endpoint could not be reached when it was last asked. failing: its
 	// metrics page was of no use.
 	down, failing bool
@@ -162,11 +164,22 @@ func (w *worker) readEndpoint(j job, r *report) {
 	now := w.opts.Clock()
 	r.interval = w.opts.interval(j.endpoint.Live, s, now)
 	m.idle = r.interval >= w.opts.Idle
-	m.profile.Extend(s, w.opts.lease(r.interval))
-	if w.publish(j, m, s, mark) {
-		if more := w.slowPages(j, m, s); more != s {
-			w.publish(j, m, more, mark)
+	interval := kept(r.interval, now.Sub(r.started))
+	m.profile.Extend(s, w.opts.lease(interval))
+	if !w.publish(j, m, s, mark) {
+		return
+	}
+	more := w.slowPages(j, m, s)
+	if late := kept(r.interval, w.opts.Clock().Sub(r.started)); late > interval {
+		// The slow pages have put off the next scrape.
+		if more == s {
+			own := *s
+			more = &own
 		}
+		m.profile.Extend(more, w.opts.lease(late))
+	}
+	if more != s {
+		w.publish(j, m, more, mark)
 	}
 }
 
@@ -223,6 +236,19 @@ func (m *memory) become(p *engine.Profile, at place) {
 		m.slow = nil
 	}
 	m.profile, m.page = p, at
+}
+
+// renew makes the slow pages due, since another process may say something else on
+// them, but not with every page of one that seems to start all the time.
+func (m *memory) renew(now telemetry.Instant) {
+	at := max(now, m.renewed.Add(renewPause))
+	if at == now {
+		m.slow, m.renewed = nil, now
+		return
+	}
+	for i := range m.slow {
+		m.slow[i].due = min(m.slow[i].due, at)
+	}
 }
 
 // metricsAt is where an endpoint's metrics page is. What is declared wins over
@@ -406,8 +432,11 @@ func (w *worker) read(j job, m *memory, got page, traffic engine.Traffic, interr
 	if err != nil {
 		return nil, err
 	}
-	if previous == nil || previous.Profile != s.Profile || engine.Restarted(previous, s) {
+	switch {
+	case previous == nil, previous.Profile != s.Profile:
 		m.slow = nil
+	case engine.Restarted(previous, s):
+		m.renew(got.at)
 	}
 	if m.declared.engine != "" && m.profile != m.stated {
 		s.Declared = m.declared.engine

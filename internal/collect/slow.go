@@ -30,6 +30,9 @@ const (
 	// idleSlower is how many times less often the slow pages of an idle endpoint are
 	// asked for.
 	idleSlower = 2
+	// renewPause is the shortest time from one process whose slow pages are asked for
+	// to the next.
+	renewPause = 10 * time.Second
 	// absentPause is how long a page that is not there is let alone at most, while
 	// the process and its version stay the same.
 	absentPause = 10 * time.Minute
