@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 
+	"go.uber.org/zap"
+
 	"github.com/berth-dev/berth/internal/engine"
 )
 
@@ -77,12 +79,16 @@ func (w *worker) detect(j job, m *memory, r *report) (page, bool) {
 		got, profile, a := w.try(j, m, at, p.guarded || w.barred(at.path))
 		r.reached = r.reached || a.status != 0
 		if profile != nil {
+			if profile == m.stated && at.path != m.page.path {
+				w.opts.Logger.Warn("the metrics page is not where the profile says, and is read elsewhere", zap.String("endpoint", j.endpoint.Name),
+					zap.String("engine", profile.Name()), zap.String("profile", m.page.path), zap.String("path", at.path))
+			}
 			m.become(profile, at)
 			m.moved = a.redirected
 			r.reason, r.cause = "", nil
 			return got, true
 		}
-		if t := telling(a); t > best {
+		if t := telling(a, at.host == m.serving); t > best {
 			best = t
 			r.fail(a.reason, a.cause)
 		}
@@ -168,15 +174,17 @@ func (w *worker) knock(j job) answer {
 	return w.get(j, question{scheme: at.scheme, host: serving, path: modelsPage, status: true, slow: true})
 }
 
-// telling ranks what answers say of an engine that was not recognised.
-func telling(a answer) int {
+// telling ranks what answers say of an engine that was not recognised. Where nobody
+// answers at the serving port, that tells more than what is not there; at another
+// port it tells nothing.
+func telling(a answer, serving bool) int {
 	switch {
 	case a.reason == "status_404":
 		return 1
 	case isStatus(a.reason):
 		return 2
 	case a.status == 0 && a.reason != "no_text_page":
-		return 0
+		return 2 * rank(serving)
 	default:
 		return 3
 	}

@@ -463,6 +463,54 @@ func TestASearchInVainLeavesTheReason(t *testing.T) {
 	}
 }
 
+// Where nothing is declared, the pages of all engines are tried. One that begins
+// and does not come tells more than those that are not there.
+func TestAPageThatDoesNotComeTellsMoreThanThoseThatAreNotThere(t *testing.T) {
+	e := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/metrics" {
+			panic(http.ErrAbortHandler)
+		}
+		site{"/v1/models": models("vllm")}.ServeHTTP(w, r)
+	})
+	f := start(t, nil, e.undeclared("a"))
+	f.mustScrape("reset")
+	for _, c := range []struct {
+		answer  answer
+		serving bool
+		want    int
+	}{
+		{answer{reason: "timeout"}, true, 2},
+		{answer{reason: "timeout"}, false, 0},
+		{answer{reason: "refused"}, false, 0},
+		{answer{reason: "status_404", status: 404}, true, 1},
+		{answer{reason: "not_text", status: 200}, true, 3},
+	} {
+		if got := telling(c.answer, c.serving); got != c.want {
+			t.Errorf("%s, serving port %t: %d, want %d", c.answer.reason, c.serving, got, c.want)
+		}
+	}
+}
+
+// A page that is found elsewhere than its profile says is read, and that is told.
+func TestAPageElsewhereThanItsProfileSaysIsTold(t *testing.T) {
+	e := newFakeEngine(t, site{"/metrics": string(golden(t, "sglang.prom")), "/v1/models": models("sglang")}.ServeHTTP)
+	spec := e.spec("a")
+	spec.Engine = "sglang"
+	set := changed(t, "sglang", func(text string) string { return strings.Replace(text, "path: /metrics", "path: /stats", 1) })
+	logs, recorded := observer.New(zapcore.WarnLevel)
+	f := start(t, func(o *Options) { o.Logger, o.Profiles = zap.New(logs), set }, spec)
+	f.mustScrape("ok")
+	f.mustScrape("ok")
+	f.settle()
+	if got := f.endpoint(0).Snapshot().Readings[telemetry.QueueDepth].Detail.Source.Path; got != "/metrics" {
+		t.Errorf("read from %s", got)
+	}
+	lines := recorded.All()
+	if len(lines) != 1 || lines[0].ContextMap()["profile"] != "/stats" || lines[0].ContextMap()["path"] != "/metrics" {
+		t.Errorf("logged %v", lines)
+	}
+}
+
 // Half an answer does not tell whose models there are.
 func TestM6_OnlyAWholeListOfModelsLetsAProbePass(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{

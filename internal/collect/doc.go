@@ -38,8 +38,9 @@
 // it is well must be known even if its load is not. One that answers 404 is let
 // alone for ten minutes, or until the process or its version is another.
 //
-// The page decides which engine there is. Where nothing is declared, the metrics
-// pages of all profiles are tried. A path that must not be asked for on some
+// The page decides which engine there is. Where nothing is declared, or the
+// declared engine has no page at its place, the metrics pages of all profiles are
+// tried. A path that must not be asked for on some
 // engine, since reading it changes something there, comes last, and only after
 // the models of the endpoint have said that it is not that engine. Where the page
 // has families of another engine than the declared one, that one's profile reads
