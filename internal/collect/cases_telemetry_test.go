@@ -437,6 +437,37 @@ func TestP5_TheConnectionsOfAnEndpointGoWithIt(t *testing.T) {
 	}
 }
 
+// The page is there, and its endpoint is not any more.
+func TestP5_NothingIsPublishedOfAnEndpointThatHasLeft(t *testing.T) {
+	registry := pool.NewRegistry("test/pool", false)
+	leave := func() {
+		if err := registry.Update("test/pool", nil); err != nil {
+			t.Error(err)
+		}
+	}
+	var asked atomic.Int64
+	e := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			leave()
+		}
+		calm.handle(w, r)
+	})
+	if err := registry.Update("test/pool", []pool.Spec{e.spec("a")}); err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{Profiles: profiles(t), Timeout: patience}.withDefaults()
+	w := newWorker(opts, newClients(&opts), newTable(nil))
+	a := registry.Set().Endpoints[0]
+	x := &target{kind: "endpoint", name: "a", endpoint: a}
+	defer func() { x.memory.kept.close() }()
+	if r := w.scrape(job{ctx: t.Context(), target: x, endpoint: a}); r.reason != "" {
+		t.Fatal(r.reason, r.cause)
+	}
+	if a.Snapshot() != nil || asked.Load() != 1 {
+		t.Errorf("snapshot %v, and %d pages were asked for, want none and 1", a.Snapshot(), asked.Load())
+	}
+}
+
 func TestARedirectionIsFollowedOnlyToTheSameSchemeHostAndPort(t *testing.T) {
 	for _, c := range []struct {
 		scheme, host, location string

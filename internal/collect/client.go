@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,8 +83,10 @@ func (q question) url() (*url.URL, error) {
 // answer is what came back. The body is in memory that the next question of
 // the same worker reuses.
 type answer struct {
-	// status is 0 when there was no HTTP answer at all.
-	status int
+	// status is 0 when there was no HTTP answer at all; connected: somebody took the
+	// connection, if so.
+	status    int
+	connected bool
 	body   []byte
 	// unended: only the end of the connection ended the body, and not in a
 	// newline. A page of lines may have been cut in the middle of a number.
@@ -113,6 +116,7 @@ func (c *caller) get(ctx context.Context, q question, kept *connections, timeout
 			return a.fault("malformed", err)
 		}
 		resp, conn, err := c.exchange(ctx, own, req, kept, deadline)
+		a.connected = conn != nil
 		if err != nil {
 			return a.fault(connectionReason(err), err)
 		}
@@ -214,7 +218,7 @@ func read(a answer, resp *http.Response, limit int64, buf []byte) answer {
 	case resp.StatusCode != http.StatusOK:
 		return a.fault(statusReason(resp.StatusCode), fmt.Errorf("status %d", resp.StatusCode))
 	case encoded(resp):
-		return a.fault("not_text", fmt.Errorf("content encoding %.32q was not asked for", resp.Header.Get("Content-Encoding")))
+		return a.fault("not_text", fmt.Errorf("content encoding %.32q was not asked for", resp.Header["Content-Encoding"]))
 	case resp.ContentLength > limit:
 		return a.fault("too_large", fmt.Errorf("%d bytes, the limit is %d", resp.ContentLength, limit))
 	}
@@ -233,8 +237,7 @@ func read(a answer, resp *http.Response, limit int64, buf []byte) answer {
 }
 
 func encoded(resp *http.Response) bool {
-	e := resp.Header.Get("Content-Encoding")
-	return e != "" && e != "identity"
+	return slices.ContainsFunc(resp.Header["Content-Encoding"], func(e string) bool { return e != "" && e != "identity" })
 }
 
 // usualPage is more than most engine pages have.

@@ -198,6 +198,10 @@ func TestZ10_AFailedScrapeIsNamedAndLeavesTheSnapshotAsItWas(t *testing.T) {
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = w.Write(bomb)
 		}, "not_text", false},
+		{"compression said in a second header", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Content-Encoding"] = []string{"identity", "gzip"}
+			_, _ = w.Write([]byte(calm.page()))
+		}, "not_text", false},
 		{"the same bomb without saying so", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bomb[:1000]) }, "not_text", false},
 		{"shorter than announced", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")

@@ -80,9 +80,10 @@ type report struct {
 	interval time.Duration
 	// reason is empty after success, and for a scrape that was called off.
 	reason string
-	// reached: there was an HTTP answer.
-	reached bool
-	cause   error
+	// reached: there was an HTTP answer. hangs: the metrics page does not come,
+	// though somebody took the connection.
+	reached, hangs bool
+	cause          error
 }
 
 func (r *report) fail(reason string, cause error) { r.reason, r.cause = reason, cause }
@@ -131,9 +132,11 @@ func (w *worker) scrape(j job) (r report) {
 		}
 		w.opts.Observe(name, resultOf(r.reason), w.opts.Clock().Sub(r.started))
 	}()
-	if t.exporter != nil {
+	switch {
+	case j.ctx.Err() != nil:
+	case t.exporter != nil:
 		w.readExporter(j, &r)
-	} else {
+	default:
 		w.readEndpoint(j, &r)
 	}
 	return r
@@ -301,7 +304,7 @@ func (w *worker) metrics(j job, m *memory, r *report) (page, bool) {
 			}
 		}
 		got, found, a := w.whole(j, at, m.profile)
-		r.reached = a.status != 0
+		r.reached, r.hangs = a.status != 0, a.connected && a.reason == "timeout"
 		if !found {
 			r.fail(a.reason, a.cause)
 			return page{}, false
@@ -512,7 +515,8 @@ func (w *worker) withoutMetrics(j job, m *memory, r *report) {
 			r.reached = w.knock(j).status != 0
 		}
 		return
-	case !r.reached && m.page.host == m.serving && r.reason != "no_text_page":
+	case !r.reached && !r.hangs && m.page.host == m.serving && r.reason != "no_text_page":
+		// Nobody is there to ask.
 		return
 	}
 	before := m.previous(j.endpoint)

@@ -3,9 +3,12 @@ package collect
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/berth-dev/berth/internal/telemetry"
 )
 
 // Two processes behind one address look like one that starts anew with each page.
@@ -33,5 +36,38 @@ func TestAnEngineThatStartsAnewWithEachPageIsNotAskedForAllPagesEachTime(t *test
 	}
 	if got := e.count("/metrics"); got < 150 {
 		t.Errorf("the metrics were asked for %d times", got)
+	}
+}
+
+// A metrics page that hangs says nothing of the other pages: who is asleep or unwell
+// must be seen all the same.
+func TestTheOtherPagesAreReadWhileTheMetricsPageHangs(t *testing.T) {
+	e := newFakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/metrics":
+			<-r.Context().Done()
+		case "/health":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			calm.handle(w, r)
+		}
+	})
+	spec := e.spec("a")
+	spec.Engine = "vllm"
+	f := start(t, func(o *Options) { o.Timeout = 2 * time.Second }, spec)
+	f.mustScrape("timeout")
+	f.settle()
+	s := f.endpoint(0).Snapshot()
+	if s == nil {
+		t.Fatal("nothing was read")
+	}
+	if got := names(s); !slices.Equal(got, []string{"m"}) {
+		t.Errorf("servedModels %v", got)
+	}
+	if got := &s.Readings[telemetry.Health]; got.State(f.clock.Now()) != telemetry.Fresh || got.Value != 0 {
+		t.Errorf("health %+v", got)
+	}
+	if got := s.Readings[telemetry.QueueDepth].Recorded; got != telemetry.Missing {
+		t.Errorf("queueDepth %v", got)
 	}
 }
