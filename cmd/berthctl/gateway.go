@@ -33,7 +33,8 @@ func gatewayCommand(out *output) *cobra.Command {
 		Long: "gateway prints an Envoy bootstrap that fits the configuration FILE: it fails closed, walks the\n" +
 			"picker's fallbacks in order, and strips headers that clients must not set. With --dir it writes the\n" +
 			"bootstrap and a file of endpoints there; run it again after a change of the pool, and a running\n" +
-			"Envoy takes the endpoints over.\n\n" +
+			"Envoy takes the endpoints over. A file there that was edited since, or that something else wrote,\n" +
+			"is not replaced without --force.\n\n" +
 			"With --semantic-router the gateway asks that router before the picker, and makes what it sets the\n" +
 			"routing intent: x-selected-model is the logical model, and each --decision-header another part.",
 		Args: exactArgs("FILE"),
@@ -54,12 +55,18 @@ func gatewayCommand(out *output) *cobra.Command {
 			if err := routerOptions(cmd, &opts, router, mapped, p); err != nil {
 				return usageError{err}
 			}
+			if opts.Overwrite && dir == "" {
+				return usageError{errors.New("--force: needs --dir")}
+			}
 			if dir != "" {
 				if err := os.MkdirAll(dir, 0o755); err != nil {
 					return usageError{fmt.Errorf("--dir: %w", err)}
 				}
 				path, err := gateway.WriteFiles(dir, opts)
-				if err != nil {
+				switch {
+				case errors.Is(err, gateway.ErrEdited):
+					return usageError{fmt.Errorf("%w; --force replaces it", err)}
+				case err != nil:
 					return usageError{asWritten(err)}
 				}
 				doc := map[string]string{"bootstrap": path}
@@ -85,6 +92,7 @@ func gatewayCommand(out *output) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&kind, "kind", string(gateway.OverrideHost), "`KIND` of destination: override-host (walks fallbacks) or original-dst (one address)")
 	f.StringVar(&dir, "dir", "", "`DIRECTORY` to write envoy.yaml and the endpoints file to, instead of standard output")
+	f.BoolVar(&opts.Overwrite, "force", false, "with --dir, replace files that were edited, or that something else wrote")
 	f.StringVar(&poolFile, "pool", "", "pool `FILE` to take endpoints from, instead of the one that the configuration names")
 	f.StringVar(&opts.ListenAddress, "listen", "0.0.0.0:8080", "`ADDRESS` that clients connect to")
 	f.StringVar(&opts.AdminAddress, "admin", "127.0.0.1:9901", "`ADDRESS` of Envoy's own admin endpoint")
@@ -139,6 +147,7 @@ var (
 		"PickerTLS":     "--picker-tls",
 		"AccessLog":     "--access-log",
 		"EndpointsFile": "--dir",
+		"Overwrite":     "--force",
 
 		"Router":                 "--" + routerFlag,
 		"Router.Address":         "--" + routerFlag,

@@ -42,6 +42,10 @@ func TestASemanticRouterIsToldByFlags(t *testing.T) {
 		{router(good, "--decision-header", "x-a=priority", "--decision-header", "x-b=speed"), `--decision-header[1].key: "speed": must be`},
 		{router(good, "--decision-header", "x-b=sessionkey"), `"sessionkey": must be logicalModel, servedModels, priority, sessionKey,`},
 		{router(good, "--decision-header", "x-a=priority", "--decision-header", "x-b=priority"), `--decision-header[1].key: "priority": must be unique, and is that of --decision-header[0]`},
+		{router(good, "--decision-header", "x-a=requirement.residency.berth.dev/residncy"),
+			`--decision-header[0].key: "requirement.residency.berth.dev/residncy": must be a requirement on an attribute that replicas can have`},
+		{router(good, "--decision-header", "x-a=requirement.residency.berth.dev/residncy"), "; the nearest is requirement.residency.berth.dev/residency"},
+		{[]string{"gateway", good, "--force"}, "--force: needs --dir"},
 		{[]string{"gateway", good, "--decision-header", "x-a=priority"}, "--decision-header: needs --semantic-router"},
 		{[]string{"gateway", good, "--semantic-router-tls", "off"}, "--semantic-router-tls: needs --semantic-router"},
 	} {
@@ -67,6 +71,37 @@ func TestTheGatewayLetsSignedIntentsThroughWhereThePolicyVerifiesThem(t *testing
 		if err != nil || strings.Contains(out, "prefix: x-berth-}") != want {
 			t.Errorf("%s: %v, the gateway removes x-berth-intent: %t, want %t", name, err, !want, want)
 		}
+	}
+}
+
+func TestAnEnvoyConfigurationThatWasEditedIsKept(t *testing.T) {
+	dir := files(t, map[string]string{"good.yaml": pickerDocument + "---\n" + poolDocument})
+	args := []string{"gateway", filepath.Join(dir, "good.yaml"), "--dir", filepath.Join(dir, "out")}
+	envoy := filepath.Join(dir, "out", "envoy.yaml")
+	for _, more := range [][]string{nil, nil, {"--listen", "127.0.0.1:8081"}} {
+		if _, _, err := execute(append(args, more...)...); err != nil {
+			t.Fatalf("%q: %v", more, err)
+		}
+	}
+	written, err := os.ReadFile(envoy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := strings.Replace(string(written), "127.0.0.1", "127.0.0.2", 1)
+	if err := os.WriteFile(envoy, []byte(edited), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := execute(args...); out != "" || exit(err) != 2 || !strings.Contains(err.Error(), envoy+": it is not as it was written") || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("exit %d, %q, %v; want 2 with the path and --force", exit(err), out, err)
+	}
+	if now, err := os.ReadFile(envoy); err != nil || string(now) != edited {
+		t.Errorf("the edited file is another one: %v", err)
+	}
+	if _, _, err := execute(append(args, "--force")...); err != nil {
+		t.Error(err)
+	}
+	if now, err := os.ReadFile(envoy); err != nil || strings.Contains(string(now), "127.0.0.2") {
+		t.Errorf("--force does not replace it: %v", err)
 	}
 }
 

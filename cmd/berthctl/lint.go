@@ -61,10 +61,13 @@ func lintCommand(out *output) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			doc := lintDocument{Version: "berth.dev/v1alpha1", Kind: "LintReport", Findings: []lintFinding{}, Errors: []lintError{}}
 			var errs []error
-			intents, err := readIntents(intentsFile)
+			intents, ignored, err := readIntents(intentsFile)
 			if err != nil {
 				errs = append(errs, err)
 				doc.Errors = append(doc.Errors, lintErrors(intentsFile, err)...)
+			}
+			for _, f := range ignored {
+				doc.Findings = append(doc.Findings, lintFinding{File: intentsFile, Finding: f})
 			}
 			files := make([]lintedFile, len(args))
 			var policies []*policy.Policy
@@ -192,34 +195,46 @@ func lintFile(file, poolFile string, intents []v1alpha1.RoutingIntent) (lintedFi
 	return lintedFile{findings: append(findings, policy.LintIntents(p, members, intents)...), policy: p}, nil
 }
 
-// readIntents reads a file of routing intents; none without a file.
-func readIntents(file string) ([]v1alpha1.RoutingIntent, error) {
+// readIntents reads a file of routing intents, and finds the members in it that are
+// ignored; none without a file.
+func readIntents(file string) (intents []v1alpha1.RoutingIntent, ignored []policy.Finding, err error) {
 	if file == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	data, err := readLinted(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var intents []v1alpha1.RoutingIntent
+	// The line of what follows an offset.
+	lineAt := func(offset int64) int { return 1 + bytes.Count(data[:offset], []byte("\n")) }
 	documents := json.NewDecoder(bytes.NewReader(data))
 	for {
 		rest := bytes.TrimLeft(data[documents.InputOffset():], " \t\r\n")
-		at := 1 + bytes.Count(data[:len(data)-len(rest)], []byte("\n"))
+		begin := int64(len(data) - len(rest))
+		at := lineAt(begin)
 		var text json.RawMessage
 		switch err := documents.Decode(&text); {
 		case errors.Is(err, io.EOF):
-			return intents, nil
+			return intents, ignored, nil
 		case err != nil:
-			return nil, &policy.Error{File: file, Line: at, Allowed: "must be JSON documents one after the other: " + err.Error()}
+			// Of a document by itself, the offset is behind the byte that does not fit.
+			var syntax *json.SyntaxError
+			if errors.As(json.NewDecoder(bytes.NewReader(rest)).Decode(&text), &syntax) {
+				at = lineAt(min(begin+max(syntax.Offset-1, 0), int64(len(data))))
+			}
+			return nil, nil, &policy.Error{File: file, Line: at, Allowed: "must be JSON documents one after the other: " + err.Error()}
 		}
-		i, _, err := v1alpha1.DecodeIntent(text)
+		i, unknown, err := v1alpha1.DecodeIntent(text)
 		var wrong *v1alpha1.IntentError
 		switch {
 		case errors.As(err, &wrong):
-			return nil, &policy.Error{File: file, Line: at, Field: fmt.Sprintf("intents[%d].%s", len(intents), wrong.Field), Allowed: wrong.Problem}
+			return nil, nil, &policy.Error{File: file, Line: at, Field: fmt.Sprintf("intents[%d].%s", len(intents), wrong.Field), Allowed: wrong.Problem}
 		case err != nil:
-			return nil, err
+			return nil, nil, err
+		}
+		for _, f := range policy.LintIgnored(len(intents), unknown) {
+			f.Where = fmt.Sprintf("line %d: %s", at, f.Where)
+			ignored = append(ignored, f)
 		}
 		intents = append(intents, *i)
 	}

@@ -33,6 +33,12 @@ endpoints:
 		{"a tenant of nobody", met + strings.Replace(met, `"a"`, `"c"`, 1), "BERTH029 warning: intents[1].requirements[0]", 1},
 		{"a model of nobody", strings.Replace(met, `"m"`, `"x"`, 1), "BERTH028 warning: intents[0]", 1},
 		{"no JSON", met + "\nx", "intents.json:3: must be JSON documents", 2},
+		{"no JSON in the middle of one", met + "\n{\n\"version\": \"berth.dev/v1alpha1\",\n\"priority\" 1}", "intents.json:5: must be JSON documents", 2},
+		{"JSON that does not end", met + "\n{\n\"version\":", "intents.json:3: must be JSON documents", 2},
+		{"a member that is ignored", met + "\n" + strings.Replace(met, `"logicalModel"`, `"sesionKey":"x","logicalModel"`, 1),
+			"intents.json: BERTH032 note: line 3: intents[1].sesionKey, the nearest is sessionKey", 0},
+		{"a key that no replica has", strings.Replace(met, "berth.dev/tenants", "berth.dev/tenant", 1),
+			"BERTH033 warning: intents[0].requirements[0], key berth.dev/tenant, the nearest is berth.dev/tenants", 1},
 		{"no intent", met + "\n" + `{"version":"berth.dev/v1alpha1","requirements":[{"class":"x"}]}`, "intents.json:3: intents[1].requirements[0].class", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {

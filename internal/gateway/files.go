@@ -2,9 +2,16 @@ package gateway
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/berth-dev/berth/internal/policy"
 )
 
 // Names of the files that WriteFiles writes.
@@ -13,9 +20,16 @@ const (
 	EndpointsName = "endpoints.yaml"
 )
 
+// ErrEdited says of a file that it would be replaced, and is somebody else's.
+var ErrEdited = errors.New("it is not as it was written here: somebody has edited it, or made it")
+
 // WriteFiles writes the configuration of an Envoy into the existing directory
 // dir and returns the path of its bootstrap. Options.EndpointsFile is not
 // looked at: the endpoints go beside the bootstrap, by absolute path.
+//
+// Each file begins with a line that has a digest of the rest. One that is not as it
+// was written, or never was, is not replaced without Options.Overwrite: the error is
+// ErrEdited with the path, and no file has changed.
 //
 // Each file is replaced by a rename and only if its content differs, so that a
 // running Envoy sees whole files and no idle changes. Calling it again with
@@ -31,18 +45,65 @@ func WriteFiles(dir string, o Options) (bootstrap string, err error) {
 	if err != nil {
 		return "", err
 	}
+	type file struct {
+		path    string
+		content []byte
+	}
+	var files []file
 	if o.Kind != OriginalDst {
 		endpoints, err := EndpointsFile(o)
 		if err != nil {
 			return "", err
 		}
 		// First, so that an Envoy that finds the bootstrap finds this too.
-		if err := replace(o.EndpointsFile, endpoints); err != nil {
+		files = append(files, file{o.EndpointsFile, endpoints})
+	}
+	bootstrap = filepath.Join(dir, BootstrapName)
+	files = append(files, file{bootstrap, content})
+	for _, f := range files {
+		if err := replaceable(f.path, f.content); err != nil && !o.Overwrite {
+			return "", fmt.Errorf("gateway: %s: %w", f.path, err)
+		}
+	}
+	for _, f := range files {
+		if err := replace(f.path, marked(f.content)); err != nil {
 			return "", err
 		}
 	}
-	bootstrap = filepath.Join(dir, BootstrapName)
-	return bootstrap, replace(bootstrap, content)
+	return bootstrap, nil
+}
+
+// mark is how the first line of a file begins that WriteFiles wrote; the digest of
+// all that follows stands behind it.
+const mark = "# Written by berthctl gateway, which replaces this file unless it was edited: xxh64 "
+
+// marked is a file's content under its first line.
+func marked(content []byte) []byte {
+	return append(fmt.Appendf(nil, "%s%016x\n", mark, xxhash.Sum64(content)), content...)
+}
+
+// replaceable says why a file must not become one with this content; nil if it may,
+// or if there is none.
+func replaceable(path string, content []byte) error {
+	f, err := policy.OpenRegular(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	old, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	if _, rest, found := bytes.Cut(old, []byte("\n")); found && bytes.Equal(old, marked(rest)) {
+		return nil
+	}
+	if bytes.Equal(old, content) {
+		return nil // printed, and kept as it was
+	}
+	return ErrEdited
 }
 
 // replace makes content that of the file, in one step for whoever reads it.

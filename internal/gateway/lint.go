@@ -190,6 +190,12 @@ func Rules() []Rule {
 			Fix:         "Remove x-berth-decision, x-berth-rung, x-berth-acted, x-berth-policy, x-berth-reason and x-berth-replica by name in place of the prefix x-berth-, as berthctl gateway writes it for such a policy. Leave intent.signedHeader out, if no signed intents are meant to come.",
 			find:        (*Configuration).signedIntentsRemoved,
 		},
+		{
+			Code: "BERTH122", Severity: policy.SeverityWarning, Title: "a key of an intent that means nothing",
+			Explanation: "A filter writes a key into the namespace berth.dev that is none of an intent, by which the picker refuses each such request with intent_malformed; or a requirement on an attribute of berth.dev that no replica has, by which none is found. A header_to_metadata rule without a key has the header's name as its key.",
+			Fix:         "Correct the key: logicalModel, servedModels, priority, sessionKey, contextInputTokens, contextOutputTokens, requirement.CLASS.KEY, or intent for a whole one. Attributes of one's own have a prefix of one's own, or none.",
+			find:        (*Configuration).unknownKeys,
+		},
 	}
 }
 

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -38,6 +40,14 @@ type writer struct {
 	// header is the name of the header in lower case; empty for a cookie or what the
 	// configuration states.
 	header string
+	// keys are what it writes there.
+	keys []metadataKey
+}
+
+// metadataKey is a key of a namespace and the line that names it.
+type metadataKey struct {
+	name string
+	line int
 }
 
 // strip is what an early header mutation removes from what clients send.
@@ -116,6 +126,38 @@ func (c *Configuration) clientsWrite(*policy.Policy) (places []string) {
 		}
 	}
 	return places
+}
+
+// unknownKeys finds what is written into the picker's namespace and is no part of an
+// intent, or asks for what no replica has.
+func (c *Configuration) unknownKeys(*policy.Policy) (places []string) {
+	for _, w := range c.writers {
+		if w.namespace != intentNamespace {
+			continue
+		}
+		for _, key := range w.keys {
+			var wrong *policy.KeyError
+			if !errors.As(policy.MetadataKey(key.name), &wrong) {
+				continue
+			}
+			place := fmt.Sprintf("key %s at line %d", shown(key.name), key.line)
+			if wrong.Nearest != "" {
+				place += ", the nearest is " + wrong.Nearest
+			}
+			if !slices.Contains(places, place) {
+				places = append(places, place)
+			}
+		}
+	}
+	return places
+}
+
+// shown is a foreign name as it can stand in a line.
+func shown(name string) string {
+	if name == "" || !printable(name) {
+		return strconv.Quote(name)
+	}
+	return name
 }
 
 func (c *Configuration) intentsWithheld(p *policy.Policy) (places []string) {

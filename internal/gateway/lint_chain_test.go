@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -141,6 +143,11 @@ func TestAGatewayIsLintedForWhatStandsAroundThePicker(t *testing.T) {
 		{"BERTH121 signed intents that never arrive", whole, &policy.Policy{Intent: policy.Intent{Keys: &intent.KeySet{}}}, []string{"BERTH121"}},
 		{"signed intents that arrive", edit("{prefix: x-berth-}", "{prefix: x-berth-d}"), &policy.Policy{Intent: policy.Intent{Keys: &intent.KeySet{}}}, nil},
 
+		{"BERTH122 a key that is none", edit("key: logicalModel", "key: logicalModl"), nil, []string{"BERTH122"}},
+		{"BERTH122 a rule without a key", edit(", key: logicalModel", ""), nil, []string{"BERTH122"}},
+		{"a key of another namespace", chained(routerFilter, strings.Replace(rule("header: x-other", "other"), "logicalModel", "logicalModl", 1), pickerFilter), nil, nil},
+		{"a whole intent", edit("key: logicalModel", "key: intent"), nil, nil},
+
 		{"a plain header that is not trusted", edit(", {remove_on_match: {key_matcher: {exact: x-tenant}}}", ""),
 			&policy.Policy{Trust: policy.Trust{Headers: everything.Trust.Headers}}, nil},
 	} {
@@ -156,6 +163,104 @@ func TestAGatewayIsLintedForWhatStandsAroundThePicker(t *testing.T) {
 				t.Errorf("as JSON: got %q; want %q", got, c.want)
 			}
 		})
+	}
+}
+
+func TestAKeyOfNoIntentIsNamedWithItsLineAndTheNearest(t *testing.T) {
+	const writers = `static_resources:
+  x:
+  - "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+    http_filters:
+    - typed_config:
+        "@type": type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config
+        request_rules:
+        - header: x-a
+          on_header_present: {metadata_namespace: berth.dev, key: requirement.residency.berth.dev/residncy}
+          on_header_missing: {metadata_namespace: berth.dev, key: sessionkey, value: x}
+        - header: x-b
+          on_header_present: {metadata_namespace: berth.dev}
+        - cookie: c
+          on_header_present:
+            metadata_namespace: berth.dev
+            key: "\nBERTH001"
+        - header: x-d
+          on_header_present: {metadata_namespace: berth.dev, key: requirement.placement.example.com/residncy}
+    - typed_config:
+        "@type": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
+        metadata_namespace: berth.dev
+        value:
+          priority: 1
+          prioritty: 2
+        metadata:
+        - metadata_namespace: berth.dev
+          value:
+            intents: {version: x}
+            requirement.placement.berth.dev/zoned: z
+        - metadata_namespace: other
+          value: {zone: z}
+    - typed_config: &again
+        "@type": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
+        metadata:
+        - metadata_namespace: berth.dev
+          value: &value
+            sesionKey: x
+            more: *value
+`
+	places := func(config string) (places []string) {
+		t.Helper()
+		c, err := Read("envoy.yaml", []byte(config))
+		if c == nil {
+			t.Fatal(err)
+		}
+		for _, f := range c.Lint(nil) {
+			if f.Code == "BERTH122" {
+				places = append(places, f.Where)
+			}
+		}
+		return places
+	}
+	want := []string{
+		"key requirement.residency.berth.dev/residncy at line 9, the nearest is requirement.residency.berth.dev/residency",
+		"key sessionkey at line 10, the nearest is sessionKey",
+		"key x-b at line 11, the nearest is ",
+		`key "\nBERTH001" at line 16, the nearest is `,
+		"key prioritty at line 24, the nearest is priority",
+		"key intents at line 28, the nearest is intent",
+		"key requirement.placement.berth.dev/zoned at line 29, the nearest is requirement.placement.berth.dev/zone",
+	}
+	compare := func(as string, got []string) {
+		t.Helper()
+		if len(got) != len(want) {
+			t.Fatalf("%s: got\n%s", as, strings.Join(got, "\n"))
+		}
+		for i := range want {
+			if got[i] != want[i] && !(strings.HasSuffix(want[i], " is ") && strings.HasPrefix(got[i], want[i])) {
+				t.Errorf("%s: got %q; want %q", as, got[i], want[i])
+			}
+		}
+	}
+	// What leads back to itself is an error, and no key.
+	compare("YAML", places(writers))
+
+	withoutLoop, _, _ := strings.Cut(writers, "    - typed_config: &again")
+	asJSON, err := yaml.YAMLToJSON([]byte(strings.Replace(withoutLoop, `"\nBERTH001"`, "nolines", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, asJSON, "", " "); err != nil {
+		t.Fatal(err)
+	}
+	got := places(indented.String())
+	if len(got) != len(want) {
+		t.Fatalf("JSON: got\n%s", strings.Join(got, "\n"))
+	}
+	for _, place := range got {
+		var key string
+		var line int
+		if _, err := fmt.Sscanf(place, "key %s at line %d", &key, &line); err != nil || !strings.Contains(strings.Split(indented.String(), "\n")[line-1], strconv.Quote(key)) {
+			t.Errorf("JSON: %s: %v; the line does not name the key", place, err)
+		}
 	}
 }
 

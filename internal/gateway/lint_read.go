@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/berth-dev/berth/internal/policy"
 )
@@ -132,7 +134,7 @@ func (c *reading) readYAML() error {
 		}
 		if err != nil {
 			c.envoy = c.envoy || c.hasTopLine()
-			line, reason := yamlError(err)
+			line, reason := policy.YAMLError(c.data, err)
 			return &policy.Error{File: c.file, Line: line, Allowed: "is not valid YAML: " + reason}
 		}
 		for _, document := range root.Content {
@@ -152,18 +154,6 @@ func (c *reading) hasTopLine() bool {
 		}
 	}
 	return false
-}
-
-var yamlLine = regexp.MustCompile(`^line (\d+): `)
-
-// yamlError takes the line out of a YAML error; 0 where it has none.
-func yamlError(err error) (line int, reason string) {
-	reason = strings.TrimPrefix(err.Error(), "yaml: ")
-	if m := yamlLine.FindStringSubmatch(reason); m != nil {
-		line, _ = strconv.Atoi(m[1]) // digits; 0 if there are too many
-		reason = reason[len(m[0]):]
-	}
-	return line, reason
 }
 
 // visit reads each mapping of a document; perRoute is set inside of what routes put
@@ -251,8 +241,29 @@ func (c *reading) yamlMapping(n *yaml.Node, perRoute bool) (kind string) {
 			}
 		}
 	})
-	c.add(n.Line, kind, kept, perRoute, errors.Join(errs...))
+	lineOf := func(text string) int { return lineOfScalar(n, text, map[*yaml.Node]bool{}) }
+	c.add(n.Line, lineOf, kind, kept, perRoute, errors.Join(errs...))
 	return kind
+}
+
+// lineOfScalar is the line of the first scalar with a text in a node, or behind the
+// aliases in it; 0 if there is none. Nodes that were seen are not gone through again:
+// aliases may lead back.
+func lineOfScalar(n *yaml.Node, text string, seen map[*yaml.Node]bool) int {
+	n = behind(n)
+	if n.Kind == yaml.ScalarNode && n.Value == text {
+		return n.Line
+	}
+	if seen[n] {
+		return 0
+	}
+	seen[n] = true
+	for _, child := range n.Content {
+		if line := lineOfScalar(child, text, seen); line > 0 {
+			return line
+		}
+	}
+	return 0
 }
 
 // clusterType takes what may be the type of a cluster.
@@ -335,8 +346,17 @@ func (c *reading) scanJSON(valid bool) {
 				c.retry(retriesOf(c.data[inner.begin : i+1]))
 			}
 			if isSettings(inner.kind) {
-				kept, err := settingsOf(c.data[inner.begin : i+1])
-				c.add(c.lineAt(inner.begin), inner.kind, kept, inner.perRoute, err)
+				object := c.data[inner.begin : i+1]
+				kept, err := settingsOf(object)
+				lineOf := func(text string) int {
+					// A string always marshals.
+					quoted, _ := json.Marshal(text)
+					if at := bytes.Index(object, quoted); at >= 0 {
+						return c.lineAt(inner.begin + at)
+					}
+					return 0
+				}
+				c.add(c.lineAt(inner.begin), lineOf, inner.kind, kept, inner.perRoute, err)
 			}
 			c.close(inner.kind, inner.from)
 		case '"':
@@ -420,7 +440,7 @@ type settings map[string]json.RawMessage
 func settingName(key string) (name string, read bool) {
 	for _, name := range []string{
 		"processing_mode", "failure_mode_allow", "observability_mode", "metadata_options", "response_attributes",
-		"disabled", "overrides", "request_rules", "metadata", "metadata_namespace", "mutations",
+		"disabled", "overrides", "request_rules", "metadata", "metadata_namespace", "value", "mutations",
 	} {
 		if spells(key, name) {
 			return name, true
@@ -480,8 +500,9 @@ func isType(url, message string) bool {
 	return found && strings.HasSuffix(before, "/")
 }
 
-// add keeps what settings of a type say, or what is wrong with them.
-func (c *reading) add(line int, kind string, s settings, perRoute bool, err error) {
+// add keeps what settings of a type say, or what is wrong with them. lineOf is the line
+// in which a text stands in them; 0 where it cannot be told.
+func (c *reading) add(line int, lineOf func(text string) int, kind string, s settings, perRoute bool, err error) {
 	at := c.next
 	c.next++
 	named := kind[strings.LastIndexByte(kind, '/')+1:]
@@ -498,9 +519,9 @@ func (c *reading) add(line int, kind string, s settings, perRoute bool, err erro
 				c.Filters = append(c.Filters, f)
 			}
 		case headersType:
-			err = c.addHeaderRules(writer{line: line, at: at, route: perRoute}, s)
+			err = c.addHeaderRules(writer{line: line, at: at, route: perRoute}, lineOf, s)
 		case metadataType:
-			err = c.addMetadata(writer{line: line, at: at, route: perRoute}, s)
+			err = c.addMetadata(writer{line: line, at: at, route: perRoute}, lineOf, s)
 		case earlyType:
 			err = c.addStrip(at, s)
 		case overrideHostType:
@@ -513,12 +534,14 @@ func (c *reading) add(line int, kind string, s settings, perRoute bool, err erro
 }
 
 // addHeaderRules keeps what header_to_metadata writes on the way of a request.
-func (c *reading) addHeaderRules(w writer, s settings) error {
+func (c *reading) addHeaderRules(w writer, lineOf func(text string) int, s settings) error {
 	var config headertometadatav3.Config
 	if err := s.decode(&config, "request_rules"); err != nil {
 		return err
 	}
 	for _, rule := range config.GetRequestRules() {
+		// A rule without a key has the name of the header or the cookie in its place.
+		name := cmp.Or(rule.GetHeader(), rule.GetCookie())
 		if present := rule.GetOnHeaderPresent(); present != nil {
 			w := w
 			w.namespace, w.header = present.GetMetadataNamespace(), strings.ToLower(rule.GetHeader())
@@ -526,31 +549,44 @@ func (c *reading) addHeaderRules(w writer, s settings) error {
 			if w.header == "" {
 				w.source = "cookie " + rule.GetCookie()
 			}
+			w.write(cmp.Or(present.GetKey(), name), lineOf)
 			c.writers = append(c.writers, w)
 		}
 		if missing := rule.GetOnHeaderMissing(); missing != nil {
 			w := w
 			w.namespace = missing.GetMetadataNamespace()
+			w.write(cmp.Or(missing.GetKey(), name), lineOf)
 			c.writers = append(c.writers, w)
 		}
 	}
 	return nil
 }
 
+// write adds a key to what the filter writes.
+func (w *writer) write(key string, lineOf func(text string) int) {
+	w.keys = append(w.keys, metadataKey{key, cmp.Or(lineOf(key), w.line)})
+}
+
 // addMetadata keeps what set_metadata writes.
-func (c *reading) addMetadata(w writer, s settings) error {
+func (c *reading) addMetadata(w writer, lineOf func(text string) int, s settings) error {
 	var config setmetadatav3.Config
-	if err := s.decode(&config, "metadata", "metadata_namespace"); err != nil {
+	if err := s.decode(&config, "metadata", "metadata_namespace", "value"); err != nil {
 		return err
 	}
-	namespaces := []string{config.GetMetadataNamespace()} //nolint:staticcheck // the older form of the same
-	for _, m := range config.GetMetadata() {
-		namespaces = append(namespaces, m.GetMetadataNamespace())
-	}
-	for _, w.namespace = range namespaces {
-		if w.namespace != "" {
-			c.writers = append(c.writers, w)
+	add := func(namespace string, value *structpb.Struct) {
+		if namespace == "" {
+			return
 		}
+		w := w
+		w.namespace = namespace
+		for _, key := range slices.Sorted(maps.Keys(value.GetFields())) {
+			w.write(key, lineOf)
+		}
+		c.writers = append(c.writers, w)
+	}
+	add(config.GetMetadataNamespace(), config.GetValue()) //nolint:staticcheck // the older form of the same
+	for _, m := range config.GetMetadata() {
+		add(m.GetMetadataNamespace(), m.GetValue())
 	}
 	return nil
 }

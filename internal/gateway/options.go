@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/berth-dev/berth/internal/intent"
+	"github.com/berth-dev/berth/internal/policy"
 )
 
 // Kind is how Envoy gets from the picker's answer to a replica.
@@ -79,6 +79,9 @@ type Options struct {
 	// SignedIntents lets the header x-berth-intent of clients through to a picker that
 	// verifies its signature. Otherwise it is removed.
 	SignedIntents bool
+
+	// Overwrite lets WriteFiles replace files that somebody has edited.
+	Overwrite bool
 
 	// EndpointsFile is the path, as Envoy will see it, of the file that holds
 	// the endpoints; it ends in .yaml, by which Envoy tells its format. It must
@@ -279,7 +282,7 @@ func checkDecisionHeaders(mappings []HeaderMapping) (errs []error) {
 		}
 		if m.Key == selectedModelKey {
 			errs = append(errs, &Error{field("Key"), m.Key, "must not be the key that " + SelectedModelHeader + " is for"})
-		} else if err := intent.FlatKey(m.Key); err != nil {
+		} else if err := policy.FlatKey(m.Key); err != nil {
 			errs = append(errs, &Error{field("Key"), m.Key, err.Error()})
 		}
 		if first, twice := keys[m.Key]; twice {

@@ -175,6 +175,7 @@ func TestARouterThatCannotWorkIsRefusedByField(t *testing.T) {
 		{"no header", mapped("", "priority"), "Router.DecisionHeaders[1].Header", `"": must be a header's name in lower case`},
 		{"header in capitals", mapped("X-Tenant", "priority"), "Router.DecisionHeaders[1].Header", "X-Tenant"},
 		{"header that breaks out of the file", mapped("x-a\"}\n", "priority"), "Router.DecisionHeaders[1].Header", `\n`},
+		{"key that no replica has", mapped("x-a", "requirement.residency.berth.dev/residncy"), "Router.DecisionHeaders[1].Key", "the nearest is requirement.residency.berth.dev/residency"},
 		{"header of the client's", mapped("authorization", "priority"), "Router.DecisionHeaders[1].Header", "begins with x-"},
 		{"header of Envoy's", mapped("x-envoy-max-retries", "priority"), "Router.DecisionHeaders[1].Header", "x-envoy-"},
 		{"header of the picker's", mapped("x-berth-intent", "priority"), "Router.DecisionHeaders[1].Header", "x-berth-"},

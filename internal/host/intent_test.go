@@ -92,7 +92,7 @@ func TestWhatAnIntentDemandsDecidesWhoServes(t *testing.T) {
 		{name: "context where nobody says how much", metadata: flat(tenants, "a", residency, "eu", "contextInputTokens", "9000"), body: `{"model":"new"}`, refused: "422 context_exceeded"},
 
 		{name: "no intent where one is required", policy: "intent: {required: true}\n", body: chat, refused: "403 intent_required"},
-		{name: "metadata that is switched off is no intent", policy: "intent: {required: true, metadata: false}\n", metadata: flat("logicalModel", "fast"), body: chat, refused: "403 intent_required"},
+		{name: "metadata that is switched off is no intent", policy: "intent: {required: true, metadata: false}\ntrust: {plainHeaders: true}\n", metadata: flat("logicalModel", "fast"), body: chat, refused: "403 intent_required"},
 		{name: "a key that is none", metadata: flat("logicalModel", "fast", "tenant", "a"), body: chat, refused: "400 intent_malformed"},
 		{name: "no version", metadata: map[string]any{"intent": map[string]any{"logicalModel": "fast"}}, body: chat, refused: "400 intent_version"},
 		{name: "an intent that has expired", refused: "403 intent_expired", body: chat,

@@ -57,18 +57,16 @@ func (h *Host) watch(ctx context.Context) {
 	again := start(ctx, h.tryAgain)
 	defer again.stop()
 	err := policy.Watch(ctx, h.opts.ConfigFile, plugins.Catalog{}, func(p *policy.Policy, warnings []policy.Warning, err error) {
-		if err == nil {
-			if h.inForce(p) {
-				h.await(nil)
-				return
-			}
-			if err = h.reload(p); err != nil {
-				h.await(p)
-			}
+		switch {
+		case err != nil:
+			h.refused(nil, err)
+			return
+		case h.inForce(p):
+			h.goodAgain(p)
+			return
 		}
-		if err != nil {
-			h.metrics.reloads.WithLabelValues("failed").Inc()
-			h.opts.Log.Error("configuration not loaded; the last good one stays in force", zap.Error(err))
+		if err := h.reload(p); err != nil {
+			h.refused(p, err)
 			return
 		}
 		for _, w := range warnings {
@@ -81,21 +79,43 @@ func (h *Host) watch(ctx context.Context) {
 	}
 }
 
-func (h *Host) loaded(p *policy.Policy) {
+// refused keeps the configuration that is in force, since another one could not be
+// read. Next is that one if it is valid, and is tried again until the file says
+// something else.
+func (h *Host) refused(next *policy.Policy, err error) {
+	h.mu.Lock()
+	h.awaited, h.lastRefused = next, true
+	h.mu.Unlock()
+	fields := []zap.Field{zap.Error(err)}
+	if ids := h.decider.active.Load().policy.KeyIDs(); ids != nil {
+		fields = append(fields, zap.Strings("keys", ids))
+	}
+	h.opts.Log.Error("configuration not loaded; the last good one stays in force", fields...)
+	h.metrics.reloads.WithLabelValues("failed").Inc()
+}
+
+// goodAgain tells, if the last configuration was refused, that the file says once more
+// what is in force. Otherwise it was read again for nothing.
+func (h *Host) goodAgain(p *policy.Policy) {
+	h.mu.Lock()
+	mended := h.lastRefused
+	h.awaited, h.lastRefused = nil, false
+	h.mu.Unlock()
+	if !mended {
+		return
+	}
+	h.opts.Log.Info("configuration is good again; it is the one in force", zap.String("policy", p.Digest))
 	h.metrics.reloads.WithLabelValues("ok").Inc()
+}
+
+func (h *Host) loaded(p *policy.Policy) {
 	h.opts.Log.Info("configuration loaded", zap.String("policy", p.Digest))
+	h.metrics.reloads.WithLabelValues("ok").Inc()
 }
 
 // againAfter is how often a configuration is tried again that is valid and could
 // not be put into force, for instance since its pool file is not there yet.
 const againAfter = 2 * time.Second
-
-// await makes p the configuration that waits to be put into force; nil is none.
-func (h *Host) await(p *policy.Policy) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.awaited = p
-}
 
 // tryAgain puts the configuration that waits into force as soon as it can be.
 func (h *Host) tryAgain(ctx context.Context) {
@@ -160,13 +180,25 @@ func (h *Host) reloadLocked(p *policy.Policy) error {
 	if p.Limits.Buffered != was.Limits.Buffered {
 		h.opts.Buffered(p.Limits.Buffered)
 	}
-	h.awaited = nil
+	h.awaited, h.lastRefused = nil, false
 	h.decider.active.Store(act)
+	h.tellKeys(was, p)
 	h.metrics.policyInForce(p.Digest)
 	if p.Telemetry != was.Telemetry || engines || !slices.Equal(p.Exporters, was.Exporters) {
 		h.scrapeLocked(p)
 	}
 	return nil
+}
+
+// tellKeys logs a change of the keys that verify signed intents: the digest of a policy
+// does not show it.
+func (h *Host) tellKeys(was, now *policy.Policy) {
+	if now.SameKeys(was) {
+		return
+	}
+	change := now.KeysSince(was)
+	h.opts.Log.Info("keys of signed intents changed", zap.String("policy", now.Digest), zap.String("keySet", now.Intent.KeySet),
+		zap.Strings("added", change.Added), zap.Strings("removed", change.Removed), zap.Strings("replaced", change.Replaced))
 }
 
 // sameProfiles reports whether pages are read by a as they are by b.

@@ -53,8 +53,9 @@ func (d *document) decodeValue(path string, n *yaml.Node, v reflect.Value, refus
 		}
 		v.Set(reflect.MakeMapWithSize(v.Type(), len(n.Content)/2))
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			item := reflect.New(v.Type().Elem()).Elem()
-			d.decodeValue(child(path, n.Content[i].Value), n.Content[i+1], item, refused)
+			item, at := reflect.New(v.Type().Elem()).Elem(), child(path, n.Content[i].Value)
+			d.member(at, n.Content[i], n.Content[i+1])
+			d.decodeValue(at, n.Content[i+1], item, refused)
 			v.SetMapIndex(reflect.ValueOf(n.Content[i].Value), item)
 		}
 	case v.Kind() == reflect.String:
@@ -121,12 +122,11 @@ func (d *document) decodeStruct(path string, n *yaml.Node, v reflect.Value, refu
 		key, value := n.Content[i], n.Content[i+1]
 		at := child(path, key.Value)
 		field, known := fields[key.Value]
+		d.member(at, key, value)
 		switch {
 		case slices.Contains(refused, at):
-			d.at[at] = value
 			d.refuse(at, "is not supported by this version")
 		case !known:
-			d.at[at] = value
 			d.refuse(at, "is an unknown key; known here: "+strings.Join(knownKeys(path, fields, refused), ", "))
 		default:
 			d.decodeValue(at, value, field, refused)
@@ -180,7 +180,9 @@ func (d *document) plain(path string, n *yaml.Node) any {
 	case yaml.MappingNode:
 		m := make(map[string]any, len(n.Content)/2)
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			m[n.Content[i].Value] = d.plain(child(path, n.Content[i].Value), n.Content[i+1])
+			at := child(path, n.Content[i].Value)
+			d.member(at, n.Content[i], n.Content[i+1])
+			m[n.Content[i].Value] = d.plain(at, n.Content[i+1])
 		}
 		return m
 	case yaml.SequenceNode:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,8 +27,10 @@ type document struct {
 	root       *yaml.Node
 	apiVersion string
 	kind       string
-	// at has the value node of each path.
-	at map[string]*yaml.Node
+	// at has the value node of each path, keyLine the line of its key where that has
+	// one: a list or mapping begins below it.
+	at      map[string]*yaml.Node
+	keyLine map[string]int
 	// failed has the paths that were refused already: one mistake, one error.
 	failed map[string]bool
 }
@@ -101,7 +102,7 @@ func split(p *problems, data []byte) []*document {
 			break
 		}
 		if err != nil {
-			line, reason := yamlError(err)
+			line, reason := YAMLError(data, err)
 			p.refuse(line, "", "", "is not valid YAML: "+reason)
 			return docs
 		}
@@ -109,7 +110,7 @@ func split(p *problems, data []byte) []*document {
 			continue
 		}
 		empty = false
-		d := &document{problems: p, root: n.Content[0], at: map[string]*yaml.Node{}, failed: map[string]bool{}}
+		d := &document{problems: p, root: n.Content[0], at: map[string]*yaml.Node{}, keyLine: map[string]int{}, failed: map[string]bool{}}
 		d.at[""] = d.root
 		if d.inspect("", d.root, 0) && d.header() {
 			docs = append(docs, d)
@@ -119,19 +120,6 @@ func split(p *problems, data []byte) []*document {
 		p.refuse(0, "", "", "is empty")
 	}
 	return docs
-}
-
-var yamlLine = regexp.MustCompile(`^line (\d+): `)
-
-// yamlError takes the line out of a YAML syntax error.
-func yamlError(err error) (int, string) {
-	reason := strings.TrimPrefix(err.Error(), "yaml: ")
-	if m := yamlLine.FindStringSubmatch(reason); m != nil {
-		if line, err := strconv.Atoi(m[1]); err == nil {
-			return line, printable(reason[len(m[0]):], 200)
-		}
-	}
-	return 0, printable(reason, 200)
 }
 
 // inspect refuses what no document may contain. It reports false where decoding
@@ -196,7 +184,7 @@ func (d *document) header() bool {
 func (d *document) text(key string) string {
 	for i := 0; i+1 < len(d.root.Content); i += 2 {
 		if n := d.root.Content[i+1]; d.root.Content[i].Value == key {
-			d.at[key] = n
+			d.member(key, d.root.Content[i], n)
 			if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" {
 				return n.Value
 			}
@@ -214,7 +202,16 @@ func (d *document) line(path string) int {
 		cut := strings.LastIndexAny(path, ".[")
 		path = path[:max(cut, 0)]
 	}
-	return d.at[path].Line
+	n := d.at[path]
+	if line := d.keyLine[path]; line > 0 && (n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode) {
+		return line
+	}
+	return n.Line
+}
+
+// member notes where a member of a mapping is.
+func (d *document) member(path string, key, value *yaml.Node) {
+	d.at[path], d.keyLine[path] = value, key.Line
 }
 
 // value is what the file says at path.

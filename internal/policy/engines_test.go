@@ -320,7 +320,7 @@ func TestEachBadExporterIsRefusedWithItsPlace(t *testing.T) {
 		{"an empty scheme", head + "  - {profile: dcgm, address: 10.0.0.1, scheme: \"\"}\n", []string{`9: telemetry.exporters[0].scheme: "": must be http or https`}},
 		{"one twice", head + "  - {profile: dcgm, address: 10.0.0.1, port: 9400}\n  - {profile: plain, address: 10.0.0.1, port: 9400}\n  - {profile: dcgm-exporter, address: \"::ffff:10.0.0.1\", scheme: https}\n", []string{
 			"11: telemetry.exporters[2].address: \"::ffff:10.0.0.1\": must be read once: dcgm at 10.0.0.1:9400: telemetry.exporters[0] in line 9 has it"}},
-		{"more than 4096", head + tooMany, []string{"9: telemetry.exporters: [...]: must have at most 4096 entries"}},
+		{"more than 4096", head + tooMany, []string{"8: telemetry.exporters: [...]: must have at most 4096 entries"}},
 		{"an empty directory name", berthHead + "telemetry: {profiles: \"\"}\n", []string{`6: telemetry.profiles: "": must be the path of a directory`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

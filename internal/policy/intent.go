@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -45,6 +46,29 @@ func (d *document) intents(c *v1alpha1.BerthConfiguration) {
 	}
 	// Negative zero is zero, also in the digest.
 	s.Quarantine.MaxShare = math.Abs(s.Quarantine.MaxShare)
+
+	d.withoutIntents(c)
+}
+
+// withoutIntents refuses what acts on intents alone where no intent can arrive.
+func (d *document) withoutIntents(c *v1alpha1.BerthConfiguration) {
+	if c.Intent.Metadata || c.Intent.SignedHeader != nil || c.Trust.PlainHeaders ||
+		slices.ContainsFunc([]string{"intent.metadata", "trust", "trust.plainHeaders"}, func(at string) bool { return d.failed[at] }) {
+		return
+	}
+	const channel = " unless intents can arrive: with intent.metadata true, intent.signedHeader, or trust.plainHeaders true"
+	if c.Intent.Required {
+		d.refuse("intent.required", "must be false"+channel+"; all requests would be refused")
+	}
+	if c.Intent.UnreadableBody == v1alpha1.UnreadableBodyPass {
+		d.refuse("intent.unreadableBody", "must be refuse"+channel+"; it would never act")
+	}
+	if len(c.Models.Aliases) > 0 {
+		d.refuse("models.aliases", "must be left out"+channel+"; intents alone name aliases")
+	}
+	if c.Screening.ContextUnknown == v1alpha1.ContextUnknownPass {
+		d.refuse("screening.contextUnknown", "must be fail"+channel+"; intents alone say how much context they need")
+	}
 }
 
 func (d *document) signedHeader(path string, s *v1alpha1.SignedHeaderConfiguration) {
@@ -62,20 +86,83 @@ func (d *document) signedHeader(path string, s *v1alpha1.SignedHeaderConfigurati
 }
 
 // keys are those of the file that intent.signedHeader.keySet names; nil without
-// one, and where it was refused.
-func (d *document) keys(file *companion) *intent.KeySet {
+// one, and where it was refused. The second result has each key by its id, as a set
+// of its own.
+func (d *document) keys(file *companion) (*intent.KeySet, map[string]*intent.KeySet) {
 	if file.path == "" {
-		return nil
+		return nil, nil
 	}
 	keys, err := (*intent.KeySet)(nil), file.err
 	if err == nil {
 		keys, err = intent.ParseKeySet(file.text)
 	}
+	var byID map[string]*intent.KeySet
+	if err == nil {
+		byID, err = eachKey(file.text)
+	}
 	if err != nil {
 		d.unusable("intent.signedHeader.keySet", fmt.Errorf("%s: %w", file.path, err))
-		return nil
+		return nil, nil
 	}
-	return keys
+	return keys, byID
+}
+
+// eachKey takes a key set apart that was parsed already.
+func eachKey(text []byte) (map[string]*intent.KeySet, error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, err
+	}
+	byID := make(map[string]*intent.KeySet, len(set.Keys))
+	for _, raw := range set.Keys {
+		var named struct {
+			ID string `json:"kid"`
+		}
+		if err := json.Unmarshal(raw, &named); err != nil {
+			return nil, err
+		}
+		one, err := intent.ParseKeySet(slices.Concat([]byte(`{"keys":[`), raw, []byte(`]}`)))
+		if err != nil {
+			return nil, err
+		}
+		byID[named.ID] = one
+	}
+	return byID, nil
+}
+
+// KeyIDs are the ids of the keys that signed intents are verified with, sorted, each
+// fit for a line of a log; nil without keys.
+func (p *Policy) KeyIDs() []string {
+	return p.keyIDs(func(string) bool { return true })
+}
+
+// KeyChange says by their ids, sorted, how the keys of a policy differ from those of
+// another one.
+type KeyChange struct {
+	Added, Removed []string
+	// Replaced keep their ids, and are other keys.
+	Replaced []string
+}
+
+// KeysSince compares the keys with those of an earlier policy.
+func (p *Policy) KeysSince(was *Policy) KeyChange {
+	return KeyChange{
+		Added:    p.keyIDs(func(id string) bool { return was.keysByID[id] == nil }),
+		Removed:  was.keyIDs(func(id string) bool { return p.keysByID[id] == nil }),
+		Replaced: p.keyIDs(func(id string) bool { return was.keysByID[id] != nil && !p.keysByID[id].Equal(was.keysByID[id]) }),
+	}
+}
+
+func (p *Policy) keyIDs(which func(id string) bool) []string {
+	var ids []string
+	for _, id := range slices.Sorted(maps.Keys(p.keysByID)) {
+		if which(id) {
+			ids = append(ids, printable(id, 253))
+		}
+	}
+	return ids
 }
 
 // Headers that no flat key may come from, by their names and by how those begin:
@@ -112,8 +199,8 @@ func (d *document) headers(path string, t *v1alpha1.TrustConfiguration) {
 		case earlier != "":
 			d.refuse(at, fmt.Sprintf("must be a key of its own: %s in line %d has it", earlier, d.line(earlier)))
 		default:
-			if err := intent.FlatKey(key); err != nil {
-				allowed := printable(err.Error(), 400)
+			if err := FlatKey(key); err != nil {
+				allowed := err.Error()
 				if !strings.HasPrefix(allowed, "must ") {
 					allowed = "cannot be used: it " + allowed
 				}

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -167,5 +169,45 @@ func TestKeysAreComparedBesideTheDigestAndNeverPrinted(t *testing.T) {
 	}
 	if strings.Contains(shared.Effective(), secret) {
 		t.Error("the effective text has the secret")
+	}
+}
+
+func TestAChangeOfKeysIsToldByTheirIDs(t *testing.T) {
+	with := func(ids ...string) *Policy {
+		dir := t.TempDir()
+		var keys []string
+		for _, id := range ids {
+			id, secret, _ := strings.Cut(id, "=")
+			k := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%-32s", secret))
+			keys = append(keys, fmt.Sprintf(`{"kid":%q,"alg":"HS256","kty":"oct","k":%q}`, id, k))
+		}
+		write(t, filepath.Join(dir, "keys.json"), `{"keys":[`+strings.Join(keys, ",")+`]}`)
+		p, _, err := Parse("berth.yaml", []byte(signedHead), dir, catalog{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	none, _ := mustParse(t, berthHead)
+	if none.KeyIDs() != nil {
+		t.Errorf("without a key set: %q", none.KeyIDs())
+	}
+	for _, c := range []struct {
+		name     string
+		was, now *Policy
+		want     KeyChange
+	}{
+		{"nothing", with("a=1", "b=2"), with("b=2", "a=1"), KeyChange{}},
+		{"one more and one less", with("a=1", "b=2"), with("c=1", "b=2"), KeyChange{Added: []string{"c"}, Removed: []string{"a"}}},
+		{"another key of the same name", with("a=1", "b=2"), with("a=3", "b=2"), KeyChange{Replaced: []string{"a"}}},
+		{"the first keys", none, with("b=2", "a=1"), KeyChange{Added: []string{"a", "b"}}},
+		{"no keys any more", with("b=2", "a=1"), none, KeyChange{Removed: []string{"a", "b"}}},
+	} {
+		if got := c.now.KeysSince(c.was); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v; want %+v", c.name, got, c.want)
+		}
+		if same := c.now.SameKeys(c.was); same != reflect.DeepEqual(c.want, KeyChange{}) {
+			t.Errorf("%s: the same keys: %t", c.name, same)
+		}
 	}
 }

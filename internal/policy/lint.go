@@ -43,7 +43,8 @@ type Rule struct {
 
 	// find returns the places; nil if the rule holds. The policy is nil where a
 	// pool is checked by itself, and the pool where there is none. A rule about
-	// intents has findIntents instead, for which there is a pool.
+	// intents has findIntents instead, for which there is a pool. One about the text of
+	// intents has none of them: see LintIgnored.
 	find        func(*Policy, *Pool) []string
 	findIntents func(*demands) []string
 }
@@ -210,14 +211,7 @@ func Rules() []Rule {
 			Fix:         "Nothing, if the file is shared with a picker that runs them. Otherwise leave them out, or give the scorer a weight above 0.",
 			find:        policyRule(idlePlugins),
 		},
-		{
-			Code: "BERTH024", Severity: SeverityWarning, Title: "an intent is required and no channel is on",
-			Explanation: "intent.required is true, and no intent can arrive: intent.metadata is false, intent.signedHeader is left out, and trust.plainHeaders is false. Every request is refused with intent_required.",
-			Fix:         "Switch on the channel that the router uses, or set intent.required to false.",
-			find: policyRule(func(p *Policy) []string {
-				return at(p.Intent.Required && !p.Intent.Metadata && p.Intent.Keys == nil && !p.Trust.PlainHeaders, "intent.required")
-			}),
-		},
+		// BERTH024 was what is an error now: an intent that is required and cannot arrive.
 		{
 			Code: "BERTH025", Severity: SeverityNote, Title: "quarantine never acts",
 			Explanation: "With screening.quarantine.maxShare 0 no replica may be in quarantine: one that fails every request keeps getting them.",
@@ -258,8 +252,30 @@ func Rules() []Rule {
 			Fix:         "Relax a requirement, or label an endpoint so that it meets all of them.",
 			findIntents: (*demands).unmetTogether,
 		},
+		{
+			Code: "BERTH031", Severity: SeverityNote, Title: "exporters that are not read",
+			Explanation: "telemetry.mode is none, so that no page is read: telemetry.exporters does nothing.",
+			Fix:         "Nothing, if telemetry is to be switched on again. Otherwise leave telemetry.exporters out, or set telemetry.mode to auto.",
+			find: policyRule(func(p *Policy) []string {
+				return at(p.Telemetry.Mode == v1alpha1.TelemetryNone && len(p.Exporters) > 0, "telemetry.exporters")
+			}),
+		},
+		{
+			Code: codeIgnored, Severity: SeverityNote, Title: "a member of an intent that is ignored",
+			Explanation: "An intent of this version has no such member. Pickers pass it over, so that later versions can add hints, and the record of the decision names it: what it says has no effect.",
+			Fix:         "Nothing, if the router writes it for others, or for a later version. Otherwise correct its name, or leave it out: what must hold of a replica is one of requirements.",
+		},
+		{
+			Code: "BERTH033", Severity: SeverityWarning, Title: "a requirement on a key of berth.dev that means nothing",
+			Explanation: "Keys that begin with berth.dev/ are Berth's, and a pool that states another one than those that mean something is refused. No endpoint has the attribute: DoesNotExist is met by all, and every other operator by none.",
+			Fix:         "Correct the key. Attributes of one's own have a prefix of one's own, or none.",
+			findIntents: (*demands).unknownAttributes,
+		},
 	}
 }
+
+// codeIgnored is the rule of LintIgnored.
+const codeIgnored = "BERTH032"
 
 // Lint finds what is questionable in a policy and a pool. Either may be nil; a
 // nil pool stands for the policy's inline pool, if it has one.

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
@@ -37,6 +38,29 @@ func LintIntents(p *Policy, static *Pool, intents []v1alpha1.RoutingIntent) []Fi
 		}
 	}
 	return findings
+}
+
+// LintIgnored tells of the members of an intent that are not known, and so ignored, as
+// v1alpha1.DecodeIntent returns them. The intent is the nth of its file, from 0.
+func LintIgnored(nth int, members []string) []Finding {
+	var where []string
+	for _, name := range members {
+		where = append(where, printable(child(index("intents", nth), name), 256)+", the nearest is "+nearest(name, intentMembers()))
+	}
+	var findings []Finding
+	for _, r := range Rules() {
+		if r.Code == codeIgnored {
+			findings = r.findings(where)
+		}
+	}
+	return findings
+}
+
+// intentMembers are the members that intents have, in order.
+func intentMembers() []string {
+	fields := map[string]reflect.Value{}
+	collectFields(reflect.ValueOf(v1alpha1.RoutingIntent{}), fields)
+	return slices.Sorted(maps.Keys(fields))
 }
 
 // demands are intents beside the pool that is to satisfy them.
@@ -151,13 +175,29 @@ func (d *demands) unmet() []string {
 	var where []string
 	for n := range d.intents {
 		for k := range d.intents[n].Requirements {
-			if r := &d.intents[n].Requirements[k]; !d.met(r) {
-				at := index(child(index("intents", n), "requirements"), k)
-				where = append(where, fmt.Sprintf("%s, key %s", at, printable(r.Key, 317)))
+			if r := &d.intents[n].Requirements[k]; !d.met(r) && knownAttribute(r.Key) {
+				where = append(where, requirementPlace(n, k, r))
 			}
 		}
 	}
 	return where
+}
+
+func (d *demands) unknownAttributes() []string {
+	var where []string
+	for n := range d.intents {
+		for k := range d.intents[n].Requirements {
+			if r := &d.intents[n].Requirements[k]; !knownAttribute(r.Key) {
+				where = append(where, requirementPlace(n, k, r)+", the nearest is "+nearest(r.Key, berthAttributes()))
+			}
+		}
+	}
+	return where
+}
+
+func requirementPlace(intent, requirement int, r *v1alpha1.Requirement) string {
+	at := index(child(index("intents", intent), "requirements"), requirement)
+	return fmt.Sprintf("%s, key %s", at, printable(r.Key, 317))
 }
 
 func (d *demands) unmetTogether() []string {

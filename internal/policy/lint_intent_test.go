@@ -66,7 +66,6 @@ func TestLintFindsWhatIsQuestionableInIntents(t *testing.T) {
 			"---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n" + pool("FailClose", a),
 			[]string{"BERTH023 plugin subset", "BERTH023 plugin latency", "BERTH023 plugin windowed"}},
 
-		{"required without a channel", berthHead + "intent: {required: true, metadata: false}\n" + pool("FailClose", a), []string{"BERTH024 intent.required"}},
 		{"required with metadata", berthHead + "intent: {required: true}\n" + pool("FailClose", a), nil},
 		{"required with signed intents", berthHead + "intent: {required: true, metadata: false, signedHeader: {keySet: keys.json, audience: berth}}\n" + pool("FailClose", a), nil},
 		{"required with plain headers", berthHead + "intent: {required: true, metadata: false}\ntrust: {plainHeaders: true}\n" + pool("FailClose", a), []string{"BERTH019 trust.plainHeaders"}},
@@ -80,6 +79,9 @@ func TestLintFindsWhatIsQuestionableInIntents(t *testing.T) {
 
 		{"contexts that nobody states", noLoad + "telemetry: {mode: none}\n" + pool("FailClose", a+b+undec), []string{"BERTH002 schedulingProfiles[0].plugins", "BERTH027 endpoint b", "BERTH027 endpoint c"}},
 		{"contexts that engines may state", noLoad + "telemetry: {mode: auto}\n" + pool("FailClose", a+b), []string{"BERTH002 schedulingProfiles[0].plugins"}},
+		{"exporters that are not read", noLoad + "telemetry: {mode: none, exporters: [{profile: dcgm, address: 10.0.0.9}]}\nscreening: {contextUnknown: pass}\n" + pool("FailClose", a),
+			[]string{"BERTH002 schedulingProfiles[0].plugins", "BERTH031 telemetry.exporters"}},
+		{"exporters that are read", noLoad + "telemetry: {exporters: [{profile: dcgm, address: 10.0.0.9}]}\n" + pool("FailClose", a), []string{"BERTH002 schedulingProfiles[0].plugins"}},
 		{"contexts that nobody has to state", noLoad + "telemetry: {mode: none}\nscreening: {contextUnknown: pass}\n" + pool("FailClose", a+b), []string{"BERTH002 schedulingProfiles[0].plugins"}},
 	} {
 		p, _, err := Parse("berth.yaml", []byte(c.text), "testdata", catalog{})
@@ -146,6 +148,10 @@ func TestIntentsThatNoEndpointCanSatisfyAreFound(t *testing.T) {
 			[]string{"BERTH029 intents[1].requirements[0], key berth.dev/residency", "BERTH029 intents[1].requirements[1], key berth.dev/safety",
 				"BERTH029 intents[1].requirements[2], key berth.dev/zone", "BERTH029 intents[1].requirements[3], key team",
 				"BERTH029 intents[1].requirements[4], key berth.dev/engine", "BERTH029 intents[1].requirements[5], key berth.dev/pool"}},
+		{"keys of Berth's that mean nothing", eu, []v1alpha1.RoutingIntent{need(
+			requirement("berth.dev/residncy", v1alpha1.In, "eu"), requirement("berth.dev/Tenants", v1alpha1.DoesNotExist), requirement("example.com/residncy", v1alpha1.DoesNotExist))},
+			[]string{"BERTH033 intents[0].requirements[0], key berth.dev/residncy, the nearest is berth.dev/residency",
+				"BERTH033 intents[0].requirements[1], key berth.dev/Tenants, the nearest is berth.dev/tenants"}},
 		{"what engines state", eu + us + asking, []v1alpha1.RoutingIntent{need(
 			requirement("berth.dev/engine", v1alpha1.In, "atom"), requirement("berth.dev/engine-version", v1alpha1.In, "9"),
 			requirement("berth.dev/context-limit", v1alpha1.Gt, "100000"), requirement("berth.dev/served-models", v1alpha1.In, "gone"))}, nil},
@@ -179,5 +185,17 @@ func TestIntentsAreHeldAgainstAPoolWithoutAPolicyAndAgainstTheInlineOne(t *testi
 	bare, _ := mustParse(t, berthHead)
 	if got := LintIntents(bare, nil, intents); got != nil {
 		t.Errorf("without a pool: %+v", got)
+	}
+}
+
+func TestMembersOfAnIntentThatAreIgnoredAreNotes(t *testing.T) {
+	findings := LintIgnored(2, []string{"sessionkeys", "x\nBERTH001"})
+	want := []string{"BERTH032 intents[2].sessionkeys, the nearest is sessionKey", `BERTH032 "intents[2][x\nBERTH001]", the nearest is `}
+	got := codes(findings)
+	if len(got) != 2 || got[0] != want[0] || !strings.HasPrefix(got[1], want[1]) || findings[0].Severity != SeverityNote || findings[0].Fix == "" {
+		t.Errorf("got %q; want notes %q", got, want)
+	}
+	if got := LintIgnored(0, nil); got != nil {
+		t.Errorf("nothing ignored gives %+v", got)
 	}
 }

@@ -58,6 +58,8 @@ type Policy struct {
 	poolFile *Error
 	// ownEngines are the profiles of Telemetry.Profiles, ordered by name.
 	ownEngines []*engine.Profile
+	// keysByID has each of Intent.Keys as a set of its own.
+	keysByID map[string]*intent.KeySet
 	// unused are the names of the plugins that no profile refers to.
 	unused    []string
 	effective string
@@ -290,7 +292,7 @@ func parse(name string, data []byte, dir string, catalog Catalog) (a attempt) {
 	a.companions = readCompanions(policy.Telemetry.Profiles, policy.Intent.KeySet)
 	policy.Engines, policy.ownEngines = p.engines(berth, &a.companions.profiles)
 	if berth != nil {
-		policy.Intent.Keys = berth.keys(&a.companions.keySet)
+		policy.Intent.Keys, policy.keysByID = berth.keys(&a.companions.keySet)
 		policy.Exporters = berth.exporters(settings.Telemetry.Exporters, policy.Engines)
 	}
 	if d := docs[kindPool]; d != nil {

@@ -44,6 +44,12 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 		{"a duplicate key in parameters", head + "plugins:\n- type: windowed\n  parameters:\n    window: 1\n    window: 2\n",
 			[]string{"7: plugins[0].parameters.window: 2: must occur once: it is in line 6 already"}},
 
+		{"a list or mapping is in the line of its key", head + "nonsense:\n\n  a: b\nplugins:\n- type: windowed\n  parameters:\n    windows:\n    - 1\n", []string{
+			"3: nonsense: {...}: is an unknown key", "9: plugins[0].parameters.windows: [...]: is an unknown"}},
+		{"a syntax error in the first line", "a: ]\n", []string{"1: : : is not valid YAML: did not find expected node content"}},
+		{"a syntax error in the second document", head + "---\nkind: BerthConfiguration\nlimits:\n  body: 1KiB\n drain: 1s\n", []string{
+			"7: : : is not valid YAML: did not find expected key of what begins in line 4"}},
+
 		// The documents.
 		{"no kind", "apiVersion: berth.dev/v1alpha1\n", []string{"1: kind: missing: must be one of EndpointPickerConfig"}},
 		{"an unknown kind", "apiVersion: v1\nkind: ConfigMap\n", []string{"2: kind: ConfigMap: must be one of EndpointPickerConfig"}},
@@ -203,7 +209,7 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 		// Headers.
 		{"headers that are a list", berthHead + "trust: {headers: [x-model]}\n", []string{"6: trust.headers: [...]: must be a mapping of strings"}},
 		{"no header to trust", berthHead + "trust: {plainHeaders: true, headers: {}}\n", []string{"6: trust.headers: {...}: must have at least one entry with trust.plainHeaders true"}},
-		{"too many headers", berthHead + "trust:\n  headers:\n" + numbered(33, "    x-%d: requirement.safety.k%d\n"), []string{"8: trust.headers: {...}: must have at most 32 entries"}},
+		{"too many headers", berthHead + "trust:\n  headers:\n" + numbered(33, "    x-%d: requirement.safety.k%d\n"), []string{"7: trust.headers: {...}: must have at most 32 entries"}},
 		{"headers that are none", berthHead + "trust:\n  headers:\n    X-Model: logicalModel\n    x model: servedModels\n    \"\": priority\n    \":path\": sessionKey\n    é: contextInputTokens\n", []string{
 			"8: trust.headers.X-Model: logicalModel: must stand for a header's name in lower case: 1 to 256 letters, digits and",
 			"9: trust.headers[x model]: servedModels: must stand for a header's name",
@@ -228,6 +234,15 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 			`10: trust.headers.x-c: "": must be logicalModel`,
 			"11: trust.headers.x-d: requirement.safety.: must be logicalModel",
 			"12: trust.headers.x-e: requirement.safety." + strings.Repeat("k", 45) + "...: cannot be used: it has 318 bytes"}},
+		{"flat keys that no replica could meet", berthHead + "trust:\n  headers:\n    x-a: requirement.residency.berth.dev/residncy\n    x-b: logicalModl\n", []string{
+			"8: trust.headers.x-a: requirement.residency.berth.dev/residncy: must be a requirement on an attribute that replicas can have; of berth.dev these are",
+			"9: trust.headers.x-b: logicalModl: must be logicalModel, servedModels,"}},
+		{"what acts on intents where none can arrive", berthHead + "intent: {required: true, metadata: false,\n  unreadableBody: pass}\nmodels:\n  aliases:\n    a: [b]\nscreening: {contextUnknown: pass}\n", []string{
+			"6: intent.required: true: must be false unless intents can arrive: with intent.metadata true, intent.signedHeader, or trust.plainHeaders true;",
+			"7: intent.unreadableBody: pass: must be refuse unless",
+			"9: models.aliases: {...}: must be left out unless",
+			"11: screening.contextUnknown: pass: must be fail unless"}},
+		{"channels that are refused are not missed", berthHead + "intent: {required: true, metadata: false}\ntrust: {plainHeaders: 1}\n", []string{"7: trust.plainHeaders: 1: must be true or false"}},
 		{"two headers for one flat key", berthHead + "trust:\n  headers:\n    x-b: logicalModel\n    x-a: logicalModel\n", []string{
 			"9: trust.headers.x-a: logicalModel: must be a key of its own: trust.headers.x-b in line 8 has it"}},
 		{"a number as a header's key", berthHead + "trust: {headers: {x-a: 5}}\n", []string{"6: trust.headers.x-a: 5: must be a string: put it in quotes"}},
@@ -244,7 +259,7 @@ func TestEachBadConfigurationIsRefusedWithItsPlace(t *testing.T) {
 		{"served models of an alias", berthHead + "models: {aliases: {fast: [a, \"\", a, 5, \"b\\tc\"]}}\n", []string{
 			"6: models.aliases.fast[3]: 5: must be a string: put it in quotes", `6: models.aliases.fast[1]: "": must be 1 to 512 printable characters`,
 			"6: models.aliases.fast[2]: a: must occur once", `6: models.aliases.fast[4]: "b\tc": must be 1 to 512 printable characters`}},
-		{"too many aliases", berthHead + "models:\n  aliases:\n" + numbered(1025, "    a%d: [m]\n"), []string{"8: models.aliases: {...}: must have at most 1024 entries"}},
+		{"too many aliases", berthHead + "models:\n  aliases:\n" + numbered(1025, "    a%d: [m]\n"), []string{"7: models.aliases: {...}: must have at most 1024 entries"}},
 		{"an alias twice", berthHead + "models:\n  aliases:\n    a: [b]\n    a: [c]\n", []string{"9: models.aliases.a: [...]: must occur once: it is in line 8 already"}},
 		{"an unknown key of models", berthHead + "models: {default: a}\n", []string{"6: models.default: a: is an unknown key; known here: aliases"}},
 

@@ -91,13 +91,13 @@ func TestAWatchedFileIsLoadedAtTheStartAndAfterEachChangeOfItsBytes(t *testing.T
 	loads := watchPool(t, path)
 	wantLoad(t, loads, "one")
 
-	write(t, path, poolText("two"))
+	put(t, path, poolText("two"))
 	wantLoad(t, loads, "two")
 
 	// The same bytes are no change: what arrives next is "three".
-	write(t, path, poolText("two"))
+	put(t, path, poolText("two"))
 	write(t, filepath.Join(filepath.Dir(path), "other.yaml"), "x")
-	write(t, path, poolText("three"))
+	put(t, path, poolText("three"))
 	wantLoad(t, loads, "three")
 }
 
@@ -146,11 +146,11 @@ func TestAConfigMapUpdateIsSeenThroughItsSymbolicLinks(t *testing.T) {
 
 func TestATargetInAnotherDirectoryIsFollowed(t *testing.T) {
 	target, path := filepath.Join(t.TempDir(), "real.yaml"), filepath.Join(t.TempDir(), "pool.yaml")
-	write(t, target, poolText("one"))
+	put(t, target, poolText("one"))
 	symlink(t, target, path)
 	loads := watchPool(t, path)
 	wantLoad(t, loads, "one")
-	write(t, target, poolText("two"))
+	put(t, target, poolText("two"))
 	wantLoad(t, loads, "two")
 }
 
@@ -159,7 +159,7 @@ func TestABadOrMissingFileIsReportedOnceAndTheSameGoodOneAgainAfterIt(t *testing
 	write(t, path, poolText("one"))
 	loads := watchPool(t, path)
 	wantLoad(t, loads, "one")
-	write(t, path, poolText("NOT VALID"))
+	put(t, path, poolText("NOT VALID"))
 	wantLoad(t, loads, "")
 	write(t, path, poolText("one"))
 	wantLoad(t, loads, "one")
@@ -175,7 +175,7 @@ func TestAWatchedConfigurationArrivesParsed(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "berth.yaml")
-	write(t, path, berthHead+"ledger: {ring: 7}\ndiscovery: {file: pool.yaml}\n")
+	put(t, path, berthHead+"ledger: {ring: 7}\ndiscovery: {file: pool.yaml}\n")
 	type result struct {
 		policy *Policy
 		err    error
@@ -202,11 +202,11 @@ func TestAWatchedConfigurationArrivesParsed(t *testing.T) {
 	if r := next(); r.err != nil || r.policy.Ledger.Ring != 7 || r.policy.Discovery.File != filepath.Join(filepath.Dir(path), "pool.yaml") {
 		t.Fatalf("%+v; want ring 7 and the pool file beside the configuration", r)
 	}
-	write(t, path, berthHead+"ledger: {ring: -7}\n")
+	put(t, path, berthHead+"ledger: {ring: -7}\n")
 	if r := next(); r.err == nil || r.policy != nil {
 		t.Fatalf("%+v; want an error and no policy", r)
 	}
-	write(t, path, berthHead+"ledger: {ring: 8}\n")
+	put(t, path, berthHead+"ledger: {ring: 8}\n")
 	if r := next(); r.err != nil || r.policy.Ledger.Ring != 8 {
 		t.Fatalf("%+v; want ring 8", r)
 	}
