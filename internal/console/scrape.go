@@ -3,6 +3,8 @@ package console
 import (
 	"cmp"
 	"strings"
+
+	"github.com/berth-dev/berth/internal/engine"
 )
 
 // Failure says in words why a page was not read.
@@ -11,24 +13,25 @@ type Failure struct {
 	Meaning, Hint string
 }
 
-// needs is what it takes that an engine shows its page, by the profile's name.
-var needs = map[string]string{
-	"vllm": "vLLM shows its page by default; with --disable-log-stats the page is there without one family of vLLM. " +
-		"With several API servers, the gauges of load come with the first request.",
-	"sglang": "SGLang shows its page with --enable-metrics alone; without the flag /metrics answers 404. queueDepth, activeRequests and " +
-		"kvCacheUtilization come with the first report of a scheduler: with the first request, or up to 30 s after the start.",
-	"atom": "ATOM shows its page by default in builds of its main branch since 2026-08-14; releases up to v0.1.6-rc0 answer 404 " +
-		"and say nothing of their load.",
-	"trtllm-serve": "trtllm-serve shows its page, /prometheus/metrics, with return_perf_metrics: true in its configuration, and queueDepth, " +
-		"activeRequests and the KV cache with enable_iter_perf_stats: true as well, from the first request on that has ended. Its /metrics is JSON which is drained by reading it.",
-	"triton-tensorrt-llm": "Triton shows its page by default, on port 8002 (--metrics-port); ttft needs --metrics-config " +
-		"histogram_latencies=true. Other backends than tensorrtllm, the llmapi backend included, have no family of load.",
-}
+// needs and exporterNeeds are what the built-in profiles say of what it takes that
+// a page is there and says something, by the profile's name.
+var needs, exporterNeeds = builtInNeeds()
 
-// exporterNeeds is what it takes that an exporter says whose GPUs are whose.
-var exporterNeeds = map[string]string{
-	"dcgm":    "dcgm-exporter names pods with access to the kubelet's pod resources alone; without it, nothing joins.",
-	"amd-gpu": "The device-metrics-exporter must be set to label series with pod and namespace; power is not read on guest VMs.",
+func builtInNeeds() (engines, exporters map[string]string) {
+	engines, exporters = map[string]string{}, map[string]string{}
+	set, err := engine.Defaults()
+	if err != nil {
+		// Whoever reads pages with the profiles reports it.
+		return engines, exporters
+	}
+	for _, p := range set.Profiles() {
+		if p.Exporter() {
+			exporters[p.Name()] = p.Metrics().Needs
+		} else {
+			engines[p.Name()] = p.Metrics().Needs
+		}
+	}
+	return engines, exporters
 }
 
 // Needs is what an engine or exporter must be started with to be read; empty for
@@ -82,9 +85,9 @@ var failures = map[string]struct {
 	"malformed": {Failure{"the answer is not what the format promises", "Is this the port of an HTTP server?"}, noAdvice},
 }
 
-// ScrapeFailure tells what a reason of a scrape means. engine is the profile's
-// name, or empty or "unknown" if it is not known.
-func ScrapeFailure(reason, engine string) Failure {
+// ScrapeFailure tells what a reason of a scrape means. name is the profile's, or
+// empty or "unknown" if it is not known.
+func ScrapeFailure(reason, name string) Failure {
 	f, known := failures[reason]
 	if !known {
 		if status, is := strings.CutPrefix(reason, "status_"); is {
@@ -96,8 +99,8 @@ func ScrapeFailure(reason, engine string) Failure {
 	if f.Hint != "" {
 		hints = append(hints, f.Hint)
 	}
-	unknown := engine == "" || engine == "unknown"
-	switch words := Needs(engine); {
+	unknown := name == "" || name == "unknown"
+	switch words := Needs(name); {
 	case f.more == engineNeeds && words != "":
 		hints = append(hints, words)
 	case f.more == engineNeeds && unknown:

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -134,6 +135,52 @@ func TestBuiltInProfilesGiveAReasonForWhatTheyDoNotCover(t *testing.T) {
 				if o.Source.Metric == "" || o.Source.Path == "" || o.Source.Rule == "" {
 					t.Errorf("%s: %s has the source %+v, want all of it", p.Name(), c.Field, o.Source)
 				}
+			}
+		}
+	}
+}
+
+// TestNoProfileReadsWhatMisleads: families that never existed, that say something
+// else than their name, or that were taken for load elsewhere.
+func TestNoProfileReadsWhatMisleads(t *testing.T) {
+	for misleading, why := range map[string]string{
+		"trtllm_cache_config_info":                 "never existed",
+		"vllm:num_requests_success_total":          "never existed",
+		"vllm:engine_healthy":                      "is in no release up to 0.33",
+		"vllm:num_requests_waiting_by_reason":      "sums up to num_requests_waiting",
+		"vllm:external_prefix_cache_hits_total":    "is of a connector's cache",
+		"vllm:estimated_flops_per_gpu_total":       "is an estimate, and 0 without a flag",
+		"sglang:cache_hit_rate":                    "is of the last prefill batch",
+		"sglang:gen_throughput":                    "is of the last batch, however long ago",
+		"sglang:num_retracted_reqs":                "is not the counter",
+		"sglang:full_token_usage":                  "is a part of token_usage",
+		"sglang:utilization":                       "is a ratio of the scheduler",
+		"sglang:fwd_occupancy":                     "is a ratio of the scheduler, by default NaN",
+		"atom:prefix_cache_hit_ratio":              "is cumulative since the start",
+		"atom:requests_parked_kv_load":             "is a part of requests_waiting",
+		"atom:requests_partial_prefill":            "is a part of requests_running",
+		"trtllm_kv_cache_hit_rate":                 "is cumulative since the start",
+		"trtllm_num_scheduled_requests":            "is of one iteration",
+		"nv_inference_exec_count":                  "counts since the start, in batches",
+		"nv_inference_pending_request_count":       "is the queue before the backend",
+		"nv_inference_request_failure":             "is no load",
+		"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION":     "has its tokens on another page",
+		"gpu_energy_consumed":                      "has its tokens on another page",
+		"gpu_umc_activity":                         "is of the memory's controller",
+		"nv_gpu_power_limit":                       "is what is allowed",
+		"vllm:iteration_tokens_total":              "is a histogram of batches",
+		"vllm:request_success_total":               "has aborted requests in it",
+		"vllm:prompt_tokens_cached_total":          "is a part of prompt_tokens_total",
+		"sglang:max_running_requests_under_SLO":    "is optional, and something else",
+		"atom:metrics_refresh_errors_total":        "stays 0",
+		"nv_trt_llm_inflight_batcher_metrics":      "has what is paused now, and no count",
+		"trtllm_gpu_memory_usage_bytes":            "has no total beside it",
+		"sglang:startup_available_gpu_memory_gb":   "is of the start",
+		"nv_trt_llm_disaggregated_serving_metrics": "is no load",
+	} {
+		for _, p := range defaults(t).Profiles() {
+			if slices.ContainsFunc(p.families, func(f family) bool { return f.name == misleading || strings.HasPrefix(f.name, misleading+"_") }) {
+				t.Errorf("%s reads %s, which %s", p.Name(), misleading, why)
 			}
 		}
 	}

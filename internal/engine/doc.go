@@ -21,6 +21,7 @@
 //	  scheme: http                # or https
 //	  port: 8002                  # where that is not the serving port
 //	  ttl: 2s                     # a reading's shortest life
+//	  needs: start it with -m     # of the metrics page alone: what it takes that it is there, told to people
 //	- path: /v1/models
 //	  format: openai-models       # servedModels, adaptersLoaded, contextLimit
 //	  fields: [servedModels]      # only these of them
@@ -70,13 +71,17 @@
 //	      count: {metric: m}      # of a distribution without buckets: metric is the sum, this the count
 //	      differs: label          # of names: where this label says the same, they mean nothing
 //	      invert: false           # of a yes-or-no field: true where the value is 0
-//	      quality: 1              # below 1 it needs because
+//	      quality: 1              # 0.01 to 1; below 1 it needs because
 //	      because: ""
 //	    off:                      # asked where no source has a value: is the field switched off here?
 //	    - {metric: m, label: l, where: {name: value}, is: "False", because: words}
 //	    - {metric: m, above: 0, because: words}
 //	unsupported:                  # fields that this engine has no source for, and why
 //	  power: not exported
+//
+// What is for people, because, needs and the reasons of unsupported, is one line of
+// printable characters and at most 1024 bytes, and changes nothing of what is read. It
+// is part of the text that the digest is of, as comments are.
 //
 // Reading follows these rules, whatever the order of the lines on a page:
 //

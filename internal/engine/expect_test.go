@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -45,7 +46,8 @@ type expectedReading struct {
 	State   string
 	Reason  string
 	Quality *float64
-	// Cite says where the expectation is from. Nothing checks it.
+	// Cite says where the expectation is from: it begins with the section of the
+	// reference on what engines expose, 0 to 9, and goes on with the row or the rule.
 	Cite string
 }
 
@@ -119,6 +121,8 @@ func readExpectation(t *testing.T, file string) *expectation {
 			t.Errorf("%s: %s has neither a value nor a state", file, f)
 		case want.State != "" && want.Reason == "" && want.Support != "unknown":
 			t.Errorf("%s: %s is %s without a reason", file, f, want.State)
+		case !citation.MatchString(want.Cite):
+			t.Errorf("%s: %s cites %q, want a section and a row or rule of it", file, f, want.Cite)
 		}
 	}
 	for name := range e.Fields {
@@ -128,6 +132,8 @@ func readExpectation(t *testing.T, file string) *expectation {
 	}
 	return e
 }
+
+var citation = regexp.MustCompile(`^[0-9](\.[0-9])?[: ] ?\S`)
 
 func (e *expectation) at(t *testing.T) telemetry.Instant {
 	t.Helper()

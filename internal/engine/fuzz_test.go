@@ -24,8 +24,10 @@ func FuzzPage(f *testing.F) {
 	f.Add([]byte("vllm:num_requests_waiting{a=\"\n\"} 1\nvllm:x{b=\"\\\"\",} 2"))
 	f.Add([]byte("vllm:kv_cache_usage_perc{pid=\"1\"} NaN\nvllm:kv_cache_usage_perc{pid=\"2\"} 0.5 # {x=\"}\"} 1\n"))
 	f.Add([]byte("sglang:num_running_reqs{a=\"\",tp_rank=\"x\"} 1\nsglang_num_running_reqs{tp_rank=\"0\"} 2\n"))
+	f.Add([]byte("vllm:num_requests_waiting{engine=\"0\"}\t0x1p1\t\nvllm:num_requests_running\t 1_0 \n"))
 	var plain []*Profile
 	for _, p := range set.Profiles() {
+		f.Add(everyFamily(p))
 		plain = append(plain, asScanned(f, p))
 	}
 	f.Fuzz(func(t *testing.T, page []byte) {
@@ -142,8 +144,12 @@ func FuzzProfile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p, err := Parse("fuzz.yaml", text)
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "fuzz.yaml:") || p != nil {
+			words := err.Error()
+			if !strings.HasPrefix(words, "fuzz.yaml:") || p != nil {
 				t.Errorf("an error without the file, or with a profile: %v", err)
+			}
+			if len(words) > 4096 || strings.ContainsFunc(words, unprintable) {
+				t.Errorf("an error that does not fit in a line: %.100q", words)
 			}
 			return
 		}

@@ -34,8 +34,8 @@ func (p *Profile) parseMember(n pair, page *Page) {
 		name:    m["member"].require(n.node, "member").text(),
 		combine: map[string]combination{"one": one, "sum": sum, "max": largest}[m["combine"].one("one", "one", "sum", "max")],
 		invert:  m["invert"].boolean(),
-		quality: float32(m["quality"].number(1, 0, 1)),
-		because: m["because"].text(),
+		quality: float32(m["quality"].number(1, leastQuality, 1)),
+		because: m["because"].prose(),
 	}
 	got.path = strings.Split(got.name, ".")
 	if slices.ContainsFunc(got.path, func(part string) bool { return part == "" || strings.Trim(part, "[]") == "" }) {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -31,20 +32,25 @@ type document struct {
 func parseDocument(file string, text []byte) (node, error) {
 	doc := &document{file: file}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
-	var root yaml.Node
-	if err := dec.Decode(&root); err != nil {
-		switch {
-		case errors.Is(err, io.EOF):
-			err = errors.New("the document is empty")
-		case strings.Contains(err.Error(), "cannot start any token"):
-			err = fmt.Errorf("%w (a tab? indent with spaces)", err)
-		}
-		return node{}, fmt.Errorf("%s: %w", file, err)
+	var root, second yaml.Node
+	err := dec.Decode(&root)
+	switch {
+	case errors.Is(err, io.EOF):
+		return node{}, fmt.Errorf("%s: the document is empty", file)
+	case err != nil:
+		return node{}, syntaxError(file, text, err)
 	}
-	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return node{}, fmt.Errorf("%s: more than one document, want one profile for each file", file)
+	switch err := dec.Decode(&second); {
+	case err == nil:
+		return node{}, fmt.Errorf("%s:%d: more than one document, want one profile for each file", file, second.Line)
+	case !errors.Is(err, io.EOF):
+		return node{}, syntaxError(file, text, err)
 	}
-	return node{root.Content[0], doc, "", root.Content[0].Line}, nil
+	top := root.Content[0]
+	if top.Tag == "!!null" {
+		return node{}, fmt.Errorf("%s: the document is empty", file)
+	}
+	return node{top, doc, "", top.Line}, nil
 }
 
 // fail reports the first fault. A place that does not exist was reported by
@@ -76,11 +82,16 @@ func (n node) members(allowed ...string) map[string]node {
 	return got
 }
 
-// Limits of one list and of one mapping. Nothing that an engine shows needs more.
+// Limits of one list, of one mapping, and of one key and one text in bytes. Nothing
+// that an engine shows needs more.
 const (
 	maxItems   = 64
 	maxMembers = 64
+	maxKey     = 128
+	maxProse   = 1024
 )
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // pair is a member of a mapping with its name.
 type pair struct {
@@ -104,8 +115,10 @@ func (n node) pairs() []pair {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
 		m := pair{key.Value, node{n.Content[i+1], n.doc, join(n.path, key.Value), key.Line}}
-		if key.Kind != yaml.ScalarNode {
-			node{key, n.doc, n.path, key.Line}.fail("a key must be a name")
+		if at := (node{key, n.doc, n.path, key.Line}); key.Kind != yaml.ScalarNode {
+			at.fail("a key must be a name")
+		} else if len(key.Value) > maxKey || strings.ContainsFunc(key.Value, unprintable) {
+			at.fail("a key %s, want at most %d printable characters", at.shown(), maxKey)
 		}
 		if slices.ContainsFunc(pairs, func(p pair) bool { return p.name == m.name }) {
 			m.fail("given twice")
@@ -116,6 +129,9 @@ func (n node) pairs() []pair {
 }
 
 func join(path, name string) string {
+	if name == "" {
+		name = `""`
+	}
 	if path == "" {
 		return name
 	}
@@ -142,10 +158,15 @@ func (n node) list() []node {
 	return items
 }
 
+// texts yields the items of a sequence of texts, each of which may be there once.
 func (n node) texts() []string {
 	var texts []string
 	for _, item := range n.list() {
-		texts = append(texts, item.text())
+		text := item.text()
+		if slices.Contains(texts, text) {
+			item.fail("%q given twice", text)
+		}
+		texts = append(texts, text)
 	}
 	return texts
 }
@@ -155,11 +176,23 @@ func (n node) text() string {
 	if !n.has() {
 		return ""
 	}
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "" {
+	switch {
+	case n.Kind != yaml.ScalarNode || n.Tag == "!!null" || n.Value == "":
 		n.fail("%s, want a text that is not empty", n.shown())
 		return ""
+	case len(n.Value) > maxProse:
+		n.fail("%s, a text of %d bytes, want at most %d", n.shown(), len(n.Value), maxProse)
 	}
 	return n.Value
+}
+
+// prose is a text for people, in one line.
+func (n node) prose() string {
+	text := strings.TrimSpace(n.text())
+	if n.has() && (text == "" || strings.ContainsFunc(text, unprintable)) {
+		n.fail("%s, want one line of printable characters", n.shown())
+	}
+	return text
 }
 
 // textOrEmpty is a scalar that may be empty.
@@ -224,6 +257,14 @@ func (n node) integer(absent, least, most int) int {
 	return int(v)
 }
 
+// orElse is n itself, or where it does not exist another place.
+func (n node) orElse(other node) node {
+	if n.has() {
+		return n
+	}
+	return other
+}
+
 // require faults a place that does not exist at its parent.
 func (n node) require(parent node, name string) node {
 	if !n.has() {
@@ -232,9 +273,15 @@ func (n node) require(parent node, name string) node {
 	return n
 }
 
+// maxShown is how many characters of a value an error repeats.
+const maxShown = 64
+
 func (n node) shown() string {
 	switch n.Kind {
 	case yaml.ScalarNode:
+		if len(n.Value) > maxShown {
+			return fmt.Sprintf("%.*q...", maxShown, n.Value)
+		}
 		return strconv.Quote(n.Value)
 	case yaml.MappingNode:
 		return "a mapping"

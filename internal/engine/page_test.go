@@ -260,6 +260,31 @@ func TestSamplesAreThoseOfTheParserOfPrometheusCommon(t *testing.T) {
 	}
 }
 
+// everyFamily is a page with two series of each family that a profile names.
+func everyFamily(p *Profile) []byte {
+	var page strings.Builder
+	for i := range p.families {
+		fmt.Fprintf(&page, "%s{le=\"+Inf\",rank=\"0\"} %d\n%s{le=\"+Inf\",rank=\"1\"} %d.5\n", p.families[i].name, i, p.families[i].name, i)
+	}
+	return []byte(page.String())
+}
+
+// TestEveryFamilyIsComparedWithTheParserOfPrometheusCommon: none that a profile
+// names is left out of the comparison, on a page or as a seed of the fuzzer.
+func TestEveryFamilyIsComparedWithTheParserOfPrometheusCommon(t *testing.T) {
+	for _, p := range defaults(t).Profiles() {
+		plain, page := asScanned(t, p), everyFamily(p)
+		if !compareWithCommon(t, plain, page, parsedByCommon(page)) {
+			t.Errorf("%s: nothing was compared", p.Name())
+		}
+		for i, series := range samplesOf(plain, parsedByCommon(page)) {
+			if len(series) != 2 {
+				t.Errorf("%s: %d series of %s, want 2", p.Name(), len(series), plain.families[i].name)
+			}
+		}
+	}
+}
+
 func TestSeriesThatNoOtherParserSettles(t *testing.T) {
 	p := asScanned(t, vllm(t))
 	cases := []struct{ name, lines, want string }{

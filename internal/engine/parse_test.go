@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -15,7 +16,7 @@ role: engine
 detect: {prefixes: ["w:"], families: [w_total], ownedBy: [whole]}
 never: [/drain]
 pages:
-- {path: /metrics, format: prometheus, accept: text/plain, scheme: http, port: 9000, ttl: 3s}
+- {path: /metrics, format: prometheus, accept: text/plain, scheme: http, port: 9000, ttl: 3s, needs: "a flag: -m"}
 - {path: /models, format: openai-models, fields: [servedModels, contextLimit], every: 1m}
 - {path: /health, format: status, field: health, no: [503], every: 10s}
 - path: /info
@@ -80,7 +81,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 	cases := []struct{ name, old, now, want string }{
 		// The document.
 		{"not YAML", "kind:", "kind", "w.yaml: yaml: line 2: could not find expected ':'"},
-		{"a second document", "role: engine", "---\nrole: engine", "w.yaml: more than one document, want one profile for each file"},
+		{"a second document", "role: engine", "---\nrole: engine", "w.yaml:5: more than one document, want one profile for each file"},
 		{"another version", "v1alpha1", "v1", `w.yaml:1: apiVersion: "berth.dev/v1", want one of berth.dev/v1alpha1`},
 		{"no version", "apiVersion: berth.dev/v1alpha1\n", "", "w.yaml:1: apiVersion is missing"},
 		{"another kind", "EngineProfile", "Engine", `w.yaml:2: kind: "Engine", want one of EngineProfile`},
@@ -96,33 +97,33 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"a key twice", "role: engine", "name: other", "w.yaml:5: name: given twice"},
 		{"a key that is a list", "role: engine", "[role]: engine", "w.yaml:5: a key must be a name"},
 		{"an alias of YAML", "{bearerTokenFile: /etc/token}\ntls: {caFile: /etc/ca.pem, serverName: engine}", "&a {bearerTokenFile: /etc/token}\ntls: *a", "w.yaml:19: tls: an alias, want a mapping"},
-		{"an alias without its anchor", "detect: {prefixes", "auth: *a\ndetect: &a {prefixes", "w.yaml: yaml: unknown anchor 'a' referenced"},
+		{"an alias without its anchor", "detect: {prefixes", "auth: *a\ndetect: &a {prefixes", "w.yaml: yaml: line 6: unknown anchor 'a' referenced"},
 		{"too short a standstill", "stillAfter: 20s", "stillAfter: 20ms", `w.yaml:23: stillAfter: "20ms", want a duration from 1s to 1h0m0s`},
 		{"a standstill without a unit", "stillAfter: 20s", "stillAfter: 20", `w.yaml:23: stillAfter: "20", want a duration from 1s to 1h0m0s`},
 
 		// How the page is recognised.
-		{"nothing to recognise", `{prefixes: ["w:"], families: [w_total], ownedBy: [whole]}`, "{ownedBy: [whole]}", "w.yaml:1: detect has neither prefixes nor families, want at least one by which the page is recognised"},
+		{"nothing to recognise", `{prefixes: ["w:"], families: [w_total], ownedBy: [whole]}`, "{ownedBy: [whole]}", "w.yaml:6: detect: neither detect.prefixes nor detect.families, want at least one by which the page is recognised"},
 		{"detect as a list", `{prefixes: ["w:"], families: [w_total], ownedBy: [whole]}`, `["w:"]`, "w.yaml:6: detect: a list, want a mapping"},
 		{"an unknown key of detect", "ownedBy:", "owned_by:", "w.yaml:6: detect.owned_by: unknown key, allowed are prefixes, families, ownedBy"},
 		{"an empty prefix", `["w:"]`, `[""]`, `w.yaml:6: detect.prefixes[0]: "", want a text that is not empty`},
 		{"a prefix that is a list", `["w:"]`, `[["w:"]]`, `w.yaml:6: detect.prefixes[0]: a list, want a text that is not empty`},
-		{"more families than can be looked for", "[w_total]", "[" + strings.Repeat("a, ", 63) + "b]", "w.yaml:6: detect.families: 64 families, want at most 63"},
+		{"more families than can be looked for", "[w_total]", "[" + numbered("a%d, ", 63) + "b]", "w.yaml:6: detect.families: 64 families, want at most 63"},
 
 		// Pages.
 		{"no page", whole[strings.Index(whole, "- {path: /metrics"):strings.Index(whole, "auth:")], "  []\n", "w.yaml:8: pages: no page, want the metrics page at least"},
 		{"pages as a mapping", whole[strings.Index(whole, "- {path: /metrics"):strings.Index(whole, "auth:")], "  {path: /metrics}\n", "w.yaml:8: pages: a mapping, want a list"},
-		{"an unknown key of a page", "accept:", "accepts:", "w.yaml:9: pages[0].accepts: unknown key, allowed are path, format, accept, scheme, port, every, ttl, fields, field, no"},
+		{"an unknown key of a page", "accept:", "accepts:", "w.yaml:9: pages[0].accepts: unknown key, allowed are path, format, accept, scheme, port, every, ttl, needs, fields, field, no"},
 		{"no path", "path: /metrics, ", "", "w.yaml:9: pages[0]: path is missing"},
 		{"a relative path", "path: /metrics", "path: metrics", `w.yaml:9: pages[0].path: "metrics", want a path on the replica that begins with one slash`},
-		{"a path that must never be asked", "path: /models", "path: /drain", "w.yaml:10: pages[1]: path /drain is one that must never be asked"},
+		{"a path that must never be asked", "path: /models", "path: /drain", `w.yaml:10: pages[1].path: "/drain", which never says must not be asked`},
 		{"no format", "format: prometheus, ", "", "w.yaml:9: pages[0]: format is missing"},
 		{"an unknown format", "openai-models", "models", `w.yaml:10: pages[1].format: "models", want one of prometheus, openai-models, status, json`},
-		{"a metrics page that is not the first", "{path: /metrics, format: prometheus, accept: text/plain, scheme: http, port: 9000, ttl: 3s}", "{path: /h, format: status, field: ready, every: 1m}", "w.yaml:9: pages[0]: the first page is the metrics page, want format prometheus"},
-		{"two metrics pages", "{path: /models, format: openai-models, fields: [servedModels, contextLimit], every: 1m}", "{path: /m, format: prometheus, every: 1m}", "w.yaml:10: pages[1]: format prometheus, want it on the first page alone"},
+		{"a metrics page that is not the first", `{path: /metrics, format: prometheus, accept: text/plain, scheme: http, port: 9000, ttl: 3s, needs: "a flag: -m"}`, "{path: /h, format: status, field: ready, every: 1m}", `w.yaml:9: pages[0].format: "status", want prometheus: the first page is the metrics page`},
+		{"two metrics pages", "{path: /models, format: openai-models, fields: [servedModels, contextLimit], every: 1m}", "{path: /m, format: prometheus, every: 1m}", `w.yaml:10: pages[1].format: "prometheus", want it on the first page alone`},
 		{"an unknown scheme", "scheme: http", "scheme: ftp", `w.yaml:9: pages[0].scheme: "ftp", want one of http, https`},
 		{"a port that is none", "port: 9000", "port: 90000", `w.yaml:9: pages[0].port: "90000", want a number from 1 to 65535`},
 		{"half a port", "port: 9000", "port: 9000.5", `w.yaml:9: pages[0].port: "9000.5", want a whole number from 1 to 65535`},
-		{"a cadence of the metrics page", "port: 9000", "every: 1m", "w.yaml:9: pages[0]: every: the metrics page is asked for at every scrape, want none"},
+		{"a cadence of the metrics page", "port: 9000", "every: 1m", "w.yaml:9: pages[0].every: the metrics page is asked for at every scrape, want none"},
 		{"no cadence", "contextLimit], every: 1m", "contextLimit]", "w.yaml:10: pages[1]: every is missing"},
 		{"too fast a cadence", "every: 10s", "every: 10ms", `w.yaml:11: pages[2].every: "10ms", want a duration from 1s to 1h0m0s`},
 		{"too short a life", "ttl: 3s", "ttl: 3ms", `w.yaml:9: pages[0].ttl: "3ms", want a duration from 100ms to 1h0m0s`},
@@ -155,7 +156,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		// Labels.
 		{"an unknown key of labels", "ranks:", "rank:", "w.yaml:20: labels.rank: unknown key, allowed are model, placeholders, ranks, lowest, drop, refuse, namespace, pod"},
 		{"a label in two roles", "drop: [pid]", "drop: [pid, rank]", `w.yaml:20: labels.drop[1]: "rank" is in ranks already`},
-		{"a label twice in one role", "refuse: [worker]", "refuse: [worker, worker]", `w.yaml:20: labels.refuse[1]: "worker" is in refuse already`},
+		{"a label twice in one role", "refuse: [worker]", "refuse: [worker, worker]", `w.yaml:20: labels.refuse[1]: "worker" given twice`},
 		{"more labels than are compared", "lowest: [tp]", "lowest: [a, b, c, d, e]", "w.yaml:20: labels.lowest: 5 labels, want at most 4"},
 		{"the pod of an engine's series", "refuse: [worker]", "namespace: ns, pod: pod", "w.yaml:20: labels: namespace and pod are for role exporter alone"},
 		{"an exporter that does not tell pods apart", "role: engine", "role: exporter", "w.yaml:10: pages[1]: an exporter has the metrics page alone"},
@@ -173,8 +174,8 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"an unknown field", "  queueDepth:", "  queueLength:", "w.yaml:25: fields.queueLength: not a field of the catalogue, which are " + catalogueOf},
 		{"a field of another page", "  queueDepth:", "  health:", "w.yaml:25: fields.health: already read from /health"},
 		{"an unknown key of a field", "    ttl: 4s", "    every: 4s", "w.yaml:27: fields.queueDepth.every: unknown key, allowed are unit, ttl, absent, sources, off"},
-		{"another unit", "unit: requests", "unit: tokens", `w.yaml:25: fields.queueDepth: unit "tokens", want "requests"`},
-		{"a unit of what has none", "  prefixCacheEnabled:", "  prefixCacheEnabled:\n    unit: bool", `w.yaml:43: fields.prefixCacheEnabled: unit "bool", want ""`},
+		{"another unit", "unit: requests", "unit: tokens", `w.yaml:26: fields.queueDepth: unit "tokens", want "requests"`},
+		{"a unit of what has none", "  prefixCacheEnabled:", "  prefixCacheEnabled:\n    unit: bool", `w.yaml:44: fields.prefixCacheEnabled.unit: "bool", want none`},
 		{"too long a life", "ttl: 4s", "ttl: 4h", `w.yaml:27: fields.queueDepth.ttl: "4h", want a duration from 100ms to 1h0m0s`},
 		{"an unknown meaning of absence", "absent: unsupported", "absent: zero", `w.yaml:28: fields.queueDepth.absent: "zero", want one of unknown, unsupported`},
 		{"no sources", "sources:\n    - {metric: \"w:ttft\", window: 30s}", "sources: []", "w.yaml:50: fields.ttft: sources is empty, want at least one"},
@@ -193,7 +194,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"an unknown combination", `"w:queue", combine: sum`, `"w:queue", combine: summ`, `w.yaml:31: fields.queueDepth.sources[1].combine: "summ", want one of sum, mean, max, newest, one`},
 		{"the newest number", `"w:queue", combine: sum`, `"w:queue", combine: newest`, "w.yaml:31: fields.queueDepth.sources[1].combine: newest, want a label to read from the series with the latest time"},
 		{"one series twice", `metric: "w:queue", combine: sum`, `metric: "w:waiting", combine: max, where: {kind: a}`, "w.yaml:31: fields.queueDepth.sources[1]: chooses the same series as sources[0], which comes first"},
-		{"quality above one", "quality: 0.5, because: an old name", "quality: 2", `w.yaml:31: fields.queueDepth.sources[1].quality: "2", want a number from 0 to 1`},
+		{"quality above one", "quality: 0.5, because: an old name", "quality: 2", `w.yaml:31: fields.queueDepth.sources[1].quality: "2", want a number from 0.01 to 1`},
 		{"doubt without a reason", ", because: an old name", "", `w.yaml:31: fields.queueDepth.sources[1]: quality 0.5 and because "", want both or neither`},
 		{"a reason without doubt", "quality: 0.5, because: an old name", "because: an old name", `w.yaml:31: fields.queueDepth.sources[1]: quality 1 and because "an old name", want both or neither`},
 		{"weight of a sum", "combine: mean, weight", "combine: sum, weight", "w.yaml:38: fields.kvCacheUtilization.sources[0].weight: combine is not mean"},
@@ -210,7 +211,7 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"a summand of what counts", `over: [{metric: "w:asked", combine: sum}]`, `plus: [{metric: "w:asked"}]`, "w.yaml:49: fields.prefixCacheHitRatio.sources[0].plus: only for a number that does not count"},
 		{"a factor of what counts", `over: [{metric: "w:asked", combine: sum}]`, `times: {metric: "w:asked"}`, "w.yaml:49: fields.prefixCacheHitRatio.sources[0].times: only for a number that does not count"},
 		{"the maximum of what counts", `"w:ttft", window: 30s`, `"w:ttft", window: 30s, combine: max`, "w.yaml:53: fields.ttft.sources[0].combine: what counts is summed, want sum or none"},
-		{"a label of what counts", `"w:ttft", window: 30s`, `"w:ttft", window: 30s, label: x`, "w.yaml:53: fields.ttft.sources[0]: label: a text does not count"},
+		{"a label of what counts", `"w:ttft", window: 30s`, `"w:ttft", window: 30s, label: x`, "w.yaml:53: fields.ttft.sources[0].label: a text does not count"},
 		{"too short a window", `"w:ttft", window: 30s`, `"w:ttft", window: 30ms`, `w.yaml:53: fields.ttft.sources[0].window: "30ms", want a duration from 1s to 1h0m0s`},
 		{"a distribution of a moment", `"w:ttft", window: 30s`, `"w:ttft"`, "w.yaml:53: fields.ttft.sources[0]: window is missing: a distribution is read as growth"},
 		{"names without a label", "label: waiting, combine: newest, differs: running", "combine: one", "w.yaml:60: fields.adaptersWaiting.sources[0]: label is missing: adaptersWaiting is a text"},
@@ -228,6 +229,38 @@ func TestAProfileWithAFaultNamesLineKeyValueAndWhatIsAllowed(t *testing.T) {
 		{"a label above a number", "is: \"False\"", "above: 0", "w.yaml:33: fields.queueDepth.off[0]: label, want is with it"},
 		{"a condition without a reason", "above: 0, because: no statistics", "above: 0", "w.yaml:34: fields.queueDepth.off[1]: because is missing"},
 		{"a negative measure", "above: 0", "above: -1", `w.yaml:34: fields.queueDepth.off[1].above: "-1", want a number from 0 to 1e+15`},
+
+		// What is given twice, is no label's name, or is for the metrics page alone.
+		{"a prefix twice", `["w:"]`, `["w:", "w:"]`, `w.yaml:6: detect.prefixes[1]: "w:" given twice`},
+		{"a family twice", "[w_total]", "[w_total, w_total]", `w.yaml:6: detect.families[1]: "w_total" given twice`},
+		{"a forbidden path twice", "[/drain]", "[/drain, /drain]", `w.yaml:7: never[1]: "/drain" given twice`},
+		{"a page twice", "path: /health", "path: /models", `w.yaml:11: pages[2].path: "/models" is that of pages[1] already`},
+		{"a label that is none", "ranks: [rank]", `ranks: ["ra nk"]`, `w.yaml:20: labels.ranks[0]: "ra nk", want the name of a label`},
+		{"a selector by what is no label", "where: {kind: a}", `where: {"": a}`, `w.yaml:30: fields.queueDepth.sources[0].where."": "", want the name of a label`},
+		{"a text from what is no label", "label: caching", "label: cach-ing", `w.yaml:45: fields.prefixCacheEnabled.sources[0].label: "cach-ing", want the name of a label`},
+		{"needs of another page", "field: health,", "field: health, needs: a flag,", "w.yaml:11: pages[2].needs: want it on the first page alone"},
+		{"needs of no words", `"a flag: -m"`, `" "`, `w.yaml:9: pages[0].needs: " ", want one line of printable characters`},
+		{"needs in two lines", `"a flag: -m"`, `"a\nb"`, `w.yaml:9: pages[0].needs: "a\nb", want one line of printable characters`},
+		{"needs that a terminal obeys", `"a flag: -m"`, `"\x1b[2J"`, `w.yaml:9: pages[0].needs: "\x1b[2J", want one line of printable characters`},
+		{"needs as a list", `"a flag: -m"`, "[a]", "w.yaml:9: pages[0].needs: a list, want a text that is not empty"},
+		{"needs without an end", `"a flag: -m"`, strings.Repeat("x", 1025), `w.yaml:9: pages[0].needs: "` + strings.Repeat("x", 64) + `"..., a text of 1025 bytes, want at most 1024`},
+		{"a reason in two lines", "power: not measured", "power: |\n    not\n    measured", `w.yaml:62: unsupported.power: "not\nmeasured\n", want one line of printable characters`},
+		{"a source of no worth", "quality: 0.5, because: an old", "quality: 0, because: an old", `w.yaml:31: fields.queueDepth.sources[1].quality: "0", want a number from 0.01 to 1`},
+		{"no field at all", "\nfields:" + fieldsOf(whole), "\nfields: {}\n", "w.yaml:24: fields: no field, want at least one"},
+
+		// Numbers that are none, and beyond what may be.
+		{"a life that is not a number", "ttl: 4s", "ttl: NaN", `w.yaml:27: fields.queueDepth.ttl: "NaN", want a duration from 100ms to 1h0m0s`},
+		{"a negative life", "ttl: 4s", "ttl: -4s", `w.yaml:27: fields.queueDepth.ttl: "-4s", want a duration from 100ms to 1h0m0s`},
+		{"a life that is a list", "ttl: 4s", "ttl: [4s]", "w.yaml:27: fields.queueDepth.ttl: a list, want a text that is not empty"},
+		{"a quality that is not a number", "quality: 0.5, because: an old", "quality: .nan, because: an old", `w.yaml:31: fields.queueDepth.sources[1].quality: ".nan", want a number from 0.01 to 1`},
+		{"a scale without an end", "scale: 2", "scale: inf", `w.yaml:42: fields.kvCacheCapacity.sources[0].scale: "inf", want a number from 1e-12 to 1e+12`},
+		{"a yes of another dialect", "invert: true", "invert: yes", `w.yaml:45: fields.prefixCacheEnabled.sources[0].invert: "yes", want true or false`},
+		{"a key twice deep inside", "    ttl: 4s", "    ttl: 4s\n    ttl: 5s", "w.yaml:28: fields.queueDepth.ttl: given twice"},
+		{"a field twice", "  kvCacheCapacity:", "  queueDepth:", "w.yaml:39: fields.queueDepth: given twice"},
+		{"a merge", "auth: {bearerTokenFile: /etc/token}", "auth: {<<: {bearerTokenFile: /etc/token}}", "w.yaml:18: auth.<<: unknown key, allowed are bearerTokenFile"},
+		{"a key without an end", "    ttl: 4s", "    " + strings.Repeat("k", 900) + ": 4s", `w.yaml:27: fields.queueDepth: a key "` + strings.Repeat("k", 64) + `"..., want at most 128 printable characters`},
+		{"a key that forges a line", "    ttl: 4s", `    "a\nb": 4s`, `w.yaml:27: fields.queueDepth: a key "a\nb", want at most 128 printable characters`},
+		{"a value without an end", "combine: sum, quality", "combine: " + strings.Repeat("x", 5000) + ", quality", `w.yaml:17: pages[3].fields.maxConcurrency.combine: "` + strings.Repeat("x", 64) + `"..., a text of 5000 bytes, want at most 1024`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -257,7 +290,7 @@ fields:
 	if p, err := Parse("gpus.yaml", []byte(text)); err != nil || !p.Exporter() {
 		t.Fatalf("got %v", err)
 	}
-	const want = "gpus.yaml:1: labels.namespace and labels.pod are missing: an exporter's page must say whose each series is"
+	const want = "gpus.yaml:7: labels: labels.namespace and labels.pod are missing: an exporter's page must say whose each series is"
 	for _, without := range []string{"namespace: namespace, ", ", pod: pod"} {
 		if _, err := Parse("gpus.yaml", []byte(strings.Replace(text, without, "", 1))); err == nil || err.Error() != want {
 			t.Errorf("without %q\n got  %v\n want %s", without, err, want)
@@ -271,12 +304,66 @@ func TestAProfileOfNothingOrTooMuchIsRefused(t *testing.T) {
 		"# a comment\n":            "e.yaml: the document is empty",
 		"[]":                       "e.yaml:1: a list, want a mapping",
 		"just words":               `e.yaml:1: "just words", want a mapping`,
-		"a: [":                     "e.yaml: yaml: line 1: did not find expected node content",
+		"null":                     "e.yaml: the document is empty",
+		"---\n":                    "e.yaml: the document is empty",
+		"---\n---\n":               "e.yaml:2: more than one document, want one profile for each file",
+		"<html>\n<body>":           `e.yaml:1: "<html> <body>", want a mapping`,
+		strings.Repeat("[", 20000): "e.yaml: yaml: line 1: exceeded max depth of 10000",
+		aliasBomb():                "e.yaml:1: a: unknown key, allowed are apiVersion, kind, name, aliases, role, detect, never, pages, auth, tls, labels, valid, engineTime, stillAfter, fields, unsupported",
 		strings.Repeat("#", 1<<21): "e.yaml: 2097152 bytes, want at most 1048576",
 	} {
 		if _, err := Parse("e.yaml", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%.20q\n got  %v\n want %s", text, err, want)
 		}
+	}
+}
+
+// aliasBomb is a few hundred bytes that would be a billion items.
+func aliasBomb() string {
+	text := "a: &a [x, x, x, x, x, x, x, x, x]\n"
+	for name := 'b'; name <= 'j'; name++ {
+		before := strings.TrimSuffix(strings.Repeat("*"+string(name-1)+" , ", 9), " , ")
+		text += fmt.Sprintf("%c: &%c [%s]\n", name, name, before)
+	}
+	return text
+}
+
+// TestATextThatIsNoYAMLNamesTheLineOfTheFault: where a person has to look, and not
+// where the parser stood.
+func TestATextThatIsNoYAMLNamesTheLineOfTheFault(t *testing.T) {
+	cases := []struct{ name, text, want string }{
+		{"an open list", "a: [", "line 1: did not find expected node content"},
+		{"an open list in a middle line", "a: 1\n\nkind: [\n\nb: 1\n", "line 5: did not find expected ',' or ']' of what begins in line 3"},
+		{"a bracket without a partner", "a: ]\n", "line 1: did not find expected node content"},
+		{"a bracket without a partner, further down", "a: 1\nb: ]\n", "line 2: did not find expected node content"},
+		{"a bracket of the other kind", "k: 1\na: [1,\n 2,\n 3}\nb: 1\n", "line 4: did not find expected ',' or ']' of what begins in line 2"},
+		{"a comma that is missing", "a:\n  {b: 1,\n   c: 2\n   d: 3}\n", "line 4: did not find expected ',' or '}' of what begins in line 2"},
+		{"indented too little", "a:\n    b: 1\n   c: 2\nd: 1\n", "line 3: did not find expected key of what begins in line 1"},
+		{"a key below a list", "- a\nb: 1\n", "line 2: did not find expected '-' indicator of what begins in line 1"},
+		{"a key without a colon", "a: 1\nb\nc: 2\n", "line 2: could not find expected ':'"},
+		{"a colon too many", "a: 1\nb: c: d\n", "line 2: mapping values are not allowed in this context (quote a text that has a colon)"},
+		{"a colon too many in the first line", "b: c: d\n", "line 1: mapping values are not allowed in this context (quote a text that has a colon)"},
+		{"a quote that is not closed", "a: 1\nb: \"c\nd: 1\n", "line 2: found unexpected end of stream"},
+		{"an unknown escape", "a: 1\nb: \"\\q\"\n", "line 2: found unknown escape character"},
+		{"a tab in front of a key", "a:\n\tb: 1\n", "line 2: found character that cannot start any token (a tab? indent with spaces)"},
+		{"a tab in front of the first key", "\ta: 1\n", "line 1: found character that cannot start any token (a tab? indent with spaces)"},
+		{"an at sign", "a: 1\nb: @c\n", "line 2: found character that cannot start any token (quote a text that begins with it)"},
+		{"an at sign in the first line", "a: @b\n", "line 1: found character that cannot start any token (quote a text that begins with it)"},
+		{"an alias without its anchor", "a: 1\nb: *c\n", "line 2: unknown anchor 'c' referenced"},
+		{"a control character", "a: 1\nb: 2\nc: \x01\n", "line 3: control characters are not allowed"},
+		{"a byte that is not UTF-8", "a: 1\nb: \xff\n", "line 2: invalid leading UTF-8 octet"},
+		{"Windows' line ends", "a: 1\r\nb: 2\r\nc: ]\r\n", "line 3: did not find expected node content"},
+		{"a byte order mark", "\ufeffa: 1\nb: ]\n", "line 2: did not find expected node content"},
+		{"a second document", "a: 1\n---\nb: 1\nc: ]\n", "line 4: did not find expected node content"},
+		{"comments in front", "# a\n\n# b\na: ]\n", "line 4: did not find expected node content"},
+		{"a list that is whole, in front", "a: [1,\n  2]\nb: [1, 2}\n", "line 3: did not find expected ',' or ']'"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := Parse("e.yaml", []byte(c.text)); err == nil || err.Error() != "e.yaml: yaml: "+c.want {
+				t.Errorf("\n got  %v\n want e.yaml: yaml: %s", err, c.want)
+			}
+		})
 	}
 }
 
@@ -291,6 +378,15 @@ func TestTheFirstFaultIsReported(t *testing.T) {
 }
 
 const catalogueOf = "queueDepth, activeRequests, kvCacheUtilization, sleeping, servedModels, contextLimit, health, ready, maxConcurrency, kvCacheCapacity, kvBlockSize, prefixCacheEnabled, prefixCacheHitRatio, adaptersLoaded, adaptersWaiting, adaptersMax, ttft, itl, tpot, e2e, queueTime, promptThroughput, generationThroughput, preemptionRate, gpuUtilization, memoryPressure, power, energyPerToken, engineVersion, processStart"
+
+// numbered repeats a text with its number in it.
+func numbered(format string, times int) string {
+	var text strings.Builder
+	for i := range times {
+		fmt.Fprintf(&text, format, i)
+	}
+	return text.String()
+}
 
 // fieldsOf is a profile from its fields on.
 func fieldsOf(text string) string {

@@ -127,6 +127,10 @@ type Page struct {
 	Every time.Duration
 	// TTL is the shortest life of a reading.
 	TTL time.Duration
+	// Needs says, in one line of at most 1024 bytes, with what the engine must be
+	// started for the page to be there and to say something; empty where the
+	// profile does not tell. It is for people alone.
+	Needs string
 
 	// fields are those that the page is the only source of.
 	fields []telemetry.Field

@@ -85,6 +85,26 @@ func TestTheDigestFollowsTheText(t *testing.T) {
 	}
 }
 
+// TestWordsForPeopleAreOfTheTextAndChangeNoReading: needs, as comments and reasons
+// are, is part of what the digest tells apart, and of nothing else.
+func TestWordsForPeopleAreOfTheTextAndChangeNoReading(t *testing.T) {
+	plain := parse(t, small)
+	said := parse(t, strings.Replace(small, "ttl: 3s", "ttl: 3s, needs: start it with -m", 1))
+	if plain.Metrics().Needs != "" || said.Metrics().Needs != "start it with -m" {
+		t.Errorf("needs %q and %q", plain.Metrics().Needs, said.Metrics().Needs)
+	}
+	if said.Digest() == plain.Digest() {
+		t.Error("another text has the same digest")
+	}
+	const page = "small:waiting{rank=\"0\"} 4\n"
+	sameReadings(t, readAs(t, said, page, Input{}), readAs(t, plain, page, Input{}))
+	folded := parse(t, strings.Replace(small, "- {path: /metrics, format: prometheus, ttl: 3s}",
+		"- path: /metrics\n  format: prometheus\n  needs: >\n    Start it\n    with -m.\n", 1))
+	if got := folded.Metrics().Needs; got != "Start it with -m." {
+		t.Errorf("over several lines of the file it needs %q, want one line", got)
+	}
+}
+
 func TestAProfileKeepsItsText(t *testing.T) {
 	text := []byte(small)
 	p := parse(t, small)
@@ -111,7 +131,7 @@ func TestWhatAProfileSaysOfItsEngine(t *testing.T) {
 		t.Errorf("access %+v, want %+v", got, want)
 	}
 	m := p.Metrics()
-	if m.Path != "/metrics" || m.Format != Prometheus || m.Accept != "text/plain" || m.Scheme != "http" || m.Port != 9000 || m.TTL != 3*time.Second || m.Every != 0 {
+	if m.Path != "/metrics" || m.Format != Prometheus || m.Accept != "text/plain" || m.Scheme != "http" || m.Port != 9000 || m.TTL != 3*time.Second || m.Every != 0 || m.Needs != "a flag: -m" {
 		t.Errorf("metrics page %+v", m)
 	}
 	type asked struct {

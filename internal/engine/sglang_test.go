@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +130,10 @@ func TestENGINES0_SGLang_NoPageOfItsMakesTheEngineGenerate(t *testing.T) {
 			t.Errorf("%s is asked", page.Path)
 		}
 	}
+	// Asked for as text, /v1/loads has a waiting of its own, with other queues in it.
+	if page := pageAt(t, p, "/v1/loads"); page.Format != JSON || !slices.Equal(page.Reads(), []telemetry.Field{telemetry.MaxConcurrency}) {
+		t.Errorf("/v1/loads is read as %s for %v", page.Format, page.Reads())
+	}
 	if accept := p.Metrics().Accept; accept != "text/plain;version=0.0.4" {
 		t.Errorf("the metrics page is asked for as %q", accept)
 	}
@@ -186,6 +191,53 @@ func TestENGINES0_SGLang_AQueueForGrammarsOrDisaggregationIsBacklog(t *testing.T
 	}
 	page += scheduler("sglang:num_retracted_reqs", 0, 0, `pid="7",`, 1000) + scheduler("sglang:num_paused_reqs", 0, 0, `pid="7",`, 1000)
 	says(t, readAs(t, profileOf(t, "sglang"), page, Input{}), sentences{telemetry.QueueDepth: "311"})
+}
+
+// Constants, queue times and retractions are shown by every rank of tp, and each
+// says the same: 4 of dp 0 and 6 of dp 1, not 8 and 12.
+func TestENGINES0_SGLang_WhatEveryRankShowsIsCountedOnce(t *testing.T) {
+	page := func(dp0, dp1 float64) string {
+		var page string
+		for tp := range 4 {
+			n := []float64{dp0, dp1}[tp/2]
+			page += scheduler("sglang:max_total_num_tokens", tp/2, tp, "", 1000) +
+				scheduler("sglang:num_retracted_requests_total", tp/2, tp, "", n) +
+				scheduler("sglang:queue_time_seconds_bucket", tp/2, tp, `le="1.0",`, n) +
+				scheduler("sglang:queue_time_seconds_bucket", tp/2, tp, `le="+Inf",`, 2*n) +
+				scheduler("sglang:queue_time_seconds_count", tp/2, tp, "", 2*n) +
+				scheduler("sglang:queue_time_seconds_sum", tp/2, tp, "", 4*n)
+		}
+		return page
+	}
+	s := grownPages(t, "sglang", page(1, 2), page(5, 8))
+	wantMean(t, s, telemetry.QueueTime, 2, 20)
+	wantValue(t, s, telemetry.PreemptionRate, 10.0/30)
+	wantValue(t, s, telemetry.KVCacheCapacity, 2000)
+}
+
+// engine_type came in 0.5.11, is_streaming in 0.5.17, what counts all tokens of
+// prompts in 0.5.18, and a real time per output token in 0.5.22.
+func TestENGINES0_SGLang_LabelsAndFamiliesOfNewerReleasesAreRead(t *testing.T) {
+	histogram := func(name string, streaming string, count int, sum float64) string {
+		labels := fmt.Sprintf("engine_type=\"unified\",is_streaming=%q,model_name=\"m\"", streaming)
+		return fmt.Sprintf("sglang:%[1]s_bucket{%[2]s,le=\"1.0\"} %[3]d\nsglang:%[1]s_bucket{%[2]s,le=\"+Inf\"} %[3]d\nsglang:%[1]s_count{%[2]s} %[3]d\nsglang:%[1]s_sum{%[2]s} %[4]g\n",
+			name, labels, count, sum)
+	}
+	page := func(n int) string {
+		return histogram("time_to_first_token_seconds", "true", n, 0.5*float64(n)) + histogram("time_to_first_token_seconds", "false", n, 0.25*float64(n)) +
+			histogram("request_time_per_output_token_seconds", "true", n, 0.125*float64(n)) +
+			// Of another meaning, whatever it says.
+			histogram("time_per_output_token_seconds", "true", n, 0.75*float64(n)) +
+			fmt.Sprintf("sglang:prefill_effective_tokens_total{mode=\"prefill_cache\",model_name=\"m\"} %d\nsglang:prefill_effective_tokens_total{mode=\"prefill_compute\",model_name=\"m\"} %d\n", 20*n, 10*n) +
+			fmt.Sprintf("sglang:prompt_tokens_total{model_name=\"m\"} %d\n", 7*n)
+	}
+	s := grownPages(t, "sglang", page(10), page(20))
+	wantMean(t, s, telemetry.TTFT, 0.375, 20)
+	wantMean(t, s, telemetry.TPOT, 0.125, 10)
+	wantValue(t, s, telemetry.PromptThroughput, 10)
+	if q := s.Readings[telemetry.PromptThroughput].Quality; q != 1 {
+		t.Errorf("quality %v of promptThroughput, want 1", q)
+	}
 }
 
 func TestENGINES0_SGLang_JustStartedItKnowsItsCapacityAndNotItsLoad(t *testing.T) {

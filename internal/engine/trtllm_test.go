@@ -99,8 +99,12 @@ trtllm_kv_cache_config_info{enable_block_reuse="True",model_name="m",pid="71"} 1
 func TestENGINES0_TRTLLMsRunningRequestsAreNotSummedOverRanks(t *testing.T) {
 	s := readPageOf(t, "trtllm-serve", `trtllm_num_requests_running{attention_dp_rank="0",model_name="m",pid="71"} 20
 trtllm_num_requests_running{attention_dp_rank="1",model_name="m",pid="71"} 20
+trtllm_num_requests_waiting{attention_dp_rank="0",model_name="m",pid="71"} 6
+trtllm_num_requests_waiting{attention_dp_rank="1",model_name="m",pid="71"} 0
 `, Input{})
 	wantValue(t, s, telemetry.ActiveRequests, 20)
+	// The queue is in the row of rank 0 alone, and may be summed.
+	wantValue(t, s, telemetry.QueueDepth, 6)
 }
 
 const perfMetricsAlone = `# TYPE trtllm_request_success_total counter

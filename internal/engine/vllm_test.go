@@ -329,6 +329,11 @@ func TestENGINES0_VLLM_DisabledStatisticsAreNoLoadOfZero(t *testing.T) {
 	if s != nil || !errors.Is(err, ErrNoEngineFamilies) {
 		t.Errorf("snapshot %v, error %v, want %v", s, err, ErrNoEngineFamilies)
 	}
+	// Where it is known whose page it is, each field says so.
+	silent := profileOf(t, "vllm").Silent(laterThanEveryPage)
+	for _, f := range profileOf(t, "vllm").Reads() {
+		says(t, silent, sentences{f: "disabled, missing: the metrics page has no family of the engine"})
+	}
 }
 
 func TestENGINES0_VLLM_AnIdleServerSaysZeroWithOneAPIServerAndNothingWithSeveral(t *testing.T) {
@@ -375,6 +380,44 @@ func TestENGINES0_VLLM_AdapterListsThatAreTheSameSayNothingOfWaiting(t *testing.
 func TestENGINES0_VLLM_OneBlockThatStaysInUseIsReadAsItIs(t *testing.T) {
 	page := strings.Replace(pageOf(t, "real-vllm-0.9.1-loaded.prom"), "0.0013427734375", "0.0001220703125", 1)
 	says(t, readAs(t, profileOf(t, "vllm"), page, Input{}), sentences{telemetry.KVCacheUtilization: "0.0001220703125 max 0.0001220703125"})
+}
+
+// From 0.11.0 to 0.14 both names of the latency between tokens are on the page, up
+// to 0.11 both of the usage: one of them counts.
+func TestENGINES0_VLLM_EachReleaseIsReadByItsOwnNames(t *testing.T) {
+	p := profileOf(t, "vllm")
+	latency := func(name string, count, sum int) string {
+		return fmt.Sprintf("vllm:%[1]s_bucket{engine=\"0\",le=\"1.0\"} %[2]d\nvllm:%[1]s_bucket{engine=\"0\",le=\"+Inf\"} %[2]d\n"+
+			"vllm:%[1]s_count{engine=\"0\"} %[2]d\nvllm:%[1]s_sum{engine=\"0\"} %[3]d\n", name, count, sum)
+	}
+	const first, second = "time_per_output_token_seconds", "inter_token_latency_seconds"
+	for _, c := range []struct{ name, before, after, usage, want string }{
+		{"0.10", latency(first, 10, 1), latency(first, 30, 3), "vllm:gpu_cache_usage_perc 0.5\n", "mean 0.1 of 20"},
+		{"0.11 to 0.14", latency(first, 10, 1) + latency(second, 100, 10), latency(first, 30, 5) + latency(second, 140, 14),
+			"vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.5\n", "mean 0.1 of 40"},
+		{"0.15", latency(second, 100, 10), latency(second, 140, 14), "vllm:kv_cache_usage_perc 0.5\n", "mean 0.1 of 40"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := Input{At: laterThanEveryPage, History: new(History)}
+			in.Previous = readAs(t, p, c.before+c.usage, in)
+			in.At = in.At.Add(30 * time.Second)
+			says(t, readAs(t, p, c.after+c.usage, in), sentences{telemetry.ITL: c.want, telemetry.KVCacheUtilization: "0.5 max 0.5"})
+		})
+	}
+}
+
+// 0.9.1 counts tokens under the old names of its prefix counters: 30 of 40.
+func TestENGINES0_VLLM_ThePrefixCountersOf091AreARatioToo(t *testing.T) {
+	page := func(hits, queries int) string {
+		return fmt.Sprintf("vllm:gpu_prefix_cache_hits_total{engine=\"0\"} %d\nvllm:gpu_prefix_cache_queries_total{engine=\"0\"} %d\n", hits, queries)
+	}
+	wantValue(t, grownPages(t, "vllm", page(1000, 1000), page(1030, 1040)), telemetry.PrefixCacheHitRatio, 0.75)
+}
+
+// It moves when the preempted request produces again: 6 in 30 s.
+func TestENGINES0_VLLM_PreemptionsAreARate(t *testing.T) {
+	const page = "vllm:num_preemptions_total{engine=\"0\"} %d\nvllm:num_preemptions_total{engine=\"1\"} %d\n"
+	wantValue(t, grownPages(t, "vllm", fmt.Sprintf(page, 4, 0), fmt.Sprintf(page, 8, 2)), telemetry.PreemptionRate, 0.2)
 }
 
 func TestENGINES0_VLLM_WhatFinishedWasRejectedOrIsEstimatedIsNoReading(t *testing.T) {
