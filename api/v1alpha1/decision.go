@@ -20,6 +20,9 @@ type Decision struct {
 	Key string `json:"key"`
 	// Rung is full, partial, local, spread or refuse.
 	Rung string `json:"rung"`
+	// Telemetry is none where the policy reads no engine; absent where it does. Nothing
+	// is read then, and FieldEvidence has no reason for that.
+	Telemetry string `json:"telemetry,omitempty"`
 	// Fields says what became of each load field that the policy weights.
 	Fields []FieldUse `json:"fields,omitempty"`
 	// Scorers are those that ran, in the order of Candidate.Scores.
@@ -53,6 +56,12 @@ type IntentFacts struct {
 	IntentID string `json:"intentID,omitempty"`
 	Issuer   string `json:"issuer,omitempty"`
 	KeyID    string `json:"keyID,omitempty"`
+	// Outranked are the channels, of signed and headers, that brought something too
+	// and were not read, since Source is trusted more.
+	Outranked []string `json:"outranked,omitempty"`
+	// Untrusted is what came by a channel that is switched off, and was not read:
+	// berth.dev for metadata, x-berth-intent, or the names of plain headers.
+	Untrusted []string `json:"untrusted,omitempty"`
 	// LogicalModel is the router's choice, Models the names by which a replica may
 	// serve it.
 	LogicalModel string   `json:"logicalModel,omitempty"`
@@ -107,7 +116,7 @@ type Candidate struct {
 	RemovedBy string `json:"removedBy,omitempty"`
 	// Rule is the index in Intent.Requirements of the one that the member does not
 	// meet, of several of the class the first by key, operator and values; Attribute is
-	// what the member has.
+	// what the member has, absent where that has changed since it was excluded.
 	Rule      *int            `json:"rule,omitempty"`
 	Attribute *AttributeFacts `json:"attribute,omitempty"`
 	// ContextLimit is the member's where that excluded it; absent if nobody has
@@ -136,7 +145,8 @@ type Candidate struct {
 
 // AttributeFacts is an attribute of a replica.
 type AttributeFacts struct {
-	// State is absent, present, or contradicted: two sources state it differently.
+	// State is absent, present, contradicted (two sources state it differently), or
+	// unknown: the member's engine may state it and has not been asked yet.
 	State string `json:"state"`
 	// Items are the first 16 of the set, sorted; absent unless the state is present.
 	Items []string `json:"items,omitempty"`
@@ -148,6 +158,10 @@ type AttributeFacts struct {
 // the engine said it. Estimate is inferred: the picker concluded it.
 type FieldEvidence struct {
 	State string `json:"state"`
+	// Support says of a missing field whether the member can give it at all:
+	// supported, unsupported or disabled. Absent where that is not known, and of
+	// other states.
+	Support string `json:"support,omitempty"`
 	// Value is what was read; absent unless the state is fresh or stale.
 	Value *float64 `json:"value,omitempty"`
 	// AgeMillis is how old the reading was.
@@ -156,6 +170,11 @@ type FieldEvidence struct {
 	// picks added, or imputed. Absent if they read Value itself, or the field was
 	// dropped.
 	Estimate *float64 `json:"estimate,omitempty"`
+	// Reason is why the field was not fresh, or, of a fresh one, why its quality was
+	// below 1: one of the reading's own reasons, "expired", or why the last scrape
+	// failed (as in Observation.ScrapeError), at most 256 bytes. Absent if the field
+	// was fresh and nothing speaks against it.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Refusal is an answer of the picker's own.

@@ -72,6 +72,7 @@ func Explain(w io.Writer, d *v1alpha1.Decision) error {
 			}[f.Use])
 		}
 	}
+	explainEvidence(p, d)
 	p.line("")
 	explainCandidates(p, d)
 	explainPick(p, d)
@@ -114,12 +115,8 @@ func explainScreening(p *printer, d *v1alpha1.Decision) {
 		if meaning == "" {
 			meaning = class
 		}
-		p.line("  %d excluded (%s)%s", d.ScreenedOut[class], meaning, suffix(": ", strings.Join(names, ", ")))
-		for i := range d.Candidates {
-			if c := &d.Candidates[i]; c.RemovedBy == class {
-				explainRemoval(p, d, c)
-			}
-		}
+		p.line("  %d excluded (%s)%s", d.ScreenedOut[class], meaning, suffix(": ", listed(names)))
+		explainRemovals(p, d, class)
 	}
 	if d.NotReplayable != "" {
 		p.line("  Candidates are not listed: %s.", d.NotReplayable)
@@ -143,14 +140,31 @@ func classesOf(d *v1alpha1.Decision) []string {
 	return classes
 }
 
-// explainIntent tells what a routing intent demanded, and by which channel.
+// channelMeaning says in words by which channel an intent came.
+var channelMeaning = map[string]string{
+	"metadata": "the gateway's metadata", "signed": "a signed header", "headers": "plain headers",
+}
+
+// explainIntent tells what a routing intent demanded, by which channel, and what came
+// by others.
 func explainIntent(p *printer, i *v1alpha1.IntentFacts) {
-	if i.Source == "none" {
-		return
+	if i.Source != "none" {
+		explainDemand(p, i)
 	}
-	about := []string{"by " + map[string]string{
-		"metadata": "the gateway's metadata", "signed": "a signed header", "headers": "plain headers",
-	}[i.Source]}
+	if len(i.Outranked) > 0 {
+		var channels []string
+		for _, c := range i.Outranked {
+			channels = append(channels, cmp.Or(channelMeaning[c], c))
+		}
+		p.line("    not read, since what was is trusted more: %s", strings.Join(channels, ", "))
+	}
+	if len(i.Untrusted) > 0 {
+		p.line("    not read, since their channels are switched off: %s", listed(i.Untrusted))
+	}
+}
+
+func explainDemand(p *printer, i *v1alpha1.IntentFacts) {
+	about := []string{"by " + cmp.Or(channelMeaning[i.Source], i.Source)}
 	for _, part := range []struct{ name, value string }{{"id", i.IntentID}, {"issuer", i.Issuer}, {"key", i.KeyID}} {
 		if part.value != "" {
 			about = append(about, part.name+" "+part.value)
@@ -179,23 +193,73 @@ func describeRule(r *v1alpha1.Requirement) string {
 	return text
 }
 
-// explainRemoval tells which rule excluded a candidate, and what it has.
-func explainRemoval(p *printer, d *v1alpha1.Decision, c *v1alpha1.Candidate) {
-	switch {
-	case c.Rule != nil && c.Attribute != nil && *c.Rule >= 0 && *c.Rule < len(d.Intent.Requirements):
-		has := "none"
-		switch c.Attribute.State {
-		case "present":
-			has = "[" + strings.Join(c.Attribute.Items, ", ") + "]"
-			if c.Attribute.More > 0 {
-				has += fmt.Sprintf(" and %d more", c.Attribute.More)
-			}
-		case "contradicted":
-			has = "two that contradict each other"
+// listedNames is how many names of a list are written out, and removalsShown how many
+// of the replicas that one class excluded are told one by one.
+const (
+	listedNames   = 16
+	removalsShown = 16
+)
+
+func listed(names []string) string {
+	text := strings.Join(names[:min(len(names), listedNames)], ", ")
+	if more := len(names) - listedNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// explainRemovals tells of those that a class excluded by something of their own.
+func explainRemovals(p *printer, d *v1alpha1.Decision, class string) {
+	told, more := 0, 0
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		if c.RemovedBy != class {
+			continue
 		}
-		p.line("    %s: %s; it has %s", c.Replica, describeRule(&d.Intent.Requirements[*c.Rule]), has)
+		text := describeRemoval(d, c)
+		switch {
+		case text == "":
+		case told < removalsShown:
+			told++
+			p.line("    %s: %s", c.Replica, text)
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		p.line("    and %d more", more)
+	}
+}
+
+// describeRemoval tells which rule excluded a candidate, and what it has; empty if the
+// class says it all.
+func describeRemoval(d *v1alpha1.Decision, c *v1alpha1.Candidate) string {
+	switch {
+	case c.Rule != nil && *c.Rule >= 0 && *c.Rule < len(d.Intent.Requirements):
+		return describeRule(&d.Intent.Requirements[*c.Rule]) + "; " + describeAttribute(c.Attribute)
 	case c.ContextLimit != nil:
-		p.line("    %s: its limit is %d", c.Replica, *c.ContextLimit)
+		return fmt.Sprintf("its limit is %d", *c.ContextLimit)
+	default:
+		return ""
+	}
+}
+
+func describeAttribute(a *v1alpha1.AttributeFacts) string {
+	switch {
+	case a == nil:
+		return "what it has was another when it was excluded"
+	case a.State == "present":
+		text := "it has [" + strings.Join(a.Items, ", ") + "]"
+		if a.More > 0 {
+			text += fmt.Sprintf(" and %d more", a.More)
+		}
+		return text
+	case a.State == "contradicted":
+		return "it has two that contradict each other"
+	case a.State == "unknown":
+		return "what it has is not known: its engine has not been asked yet"
+	default:
+		return "it has none"
 	}
 }
 

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
-	"github.com/berth-dev/berth/internal/attribute"
 	"github.com/berth-dev/berth/internal/extproc"
 	"github.com/berth-dev/berth/internal/intent"
 	"github.com/berth-dev/berth/internal/ledger"
 	"github.com/berth-dev/berth/internal/placement"
+	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/screen"
 	"github.com/berth-dev/berth/internal/telemetry"
 	"github.com/berth-dev/berth/internal/version"
@@ -27,6 +27,9 @@ func (r *recorder) refused(c *cycle, refusal *extproc.Refusal) {
 	rec := describe(c)
 	rec.Rung = placement.Refuse.String()
 	rec.Refusal = &v1alpha1.Refusal{Status: refusal.Status, Reason: refusal.Reason, Message: refusal.Message, Detail: refusal.Detail}
+	if rec.Refusal.Detail == "" && c.screenedAny && (c.screened.Cause == screen.ModelUnserved || c.screened.Cause == screen.ModelUnknown) {
+		rec.Refusal.Detail = servedInstead(c)
+	}
 	r.ledger.Close(rec)
 }
 
@@ -143,6 +146,9 @@ func describe(c *cycle) *v1alpha1.Decision {
 			Profiles: rec.Versions.Profiles[:0],
 		},
 	}
+	if c.act.policy.Telemetry.Mode == v1alpha1.TelemetryNone {
+		rec.Telemetry = string(v1alpha1.TelemetryNone)
+	}
 	if req.Subset != nil {
 		n := req.Subset.Len()
 		rec.Intent.Subset = &n
@@ -168,7 +174,9 @@ func describe(c *cycle) *v1alpha1.Decision {
 // describeIntent tells what was demanded. The session key is left out: it may name a
 // person.
 func describeIntent(c *cycle) v1alpha1.IntentFacts {
-	facts := v1alpha1.IntentFacts{Source: string(c.intent.Source), Model: c.facts.Model}
+	facts := v1alpha1.IntentFacts{
+		Source: string(c.intent.Source), Model: c.facts.Model, Outranked: outranked(c), Untrusted: c.act.intents.Untrusted(&c.input),
+	}
 	if facts.Source == "" {
 		// It was refused before it was read.
 		facts.Source = string(intent.SourceNone)
@@ -187,7 +195,7 @@ func describeRemoval(c *cycle, to *v1alpha1.Candidate, slot int, class screen.Cl
 	to.RemovedBy = class.String()
 	e := c.set.Endpoints[slot]
 	if rule := c.screened.Rule(slot); rule >= 0 {
-		to.Rule, to.Attribute = &rule, attributeFacts(e.Attribute(c.demand.Requirements[rule].Key))
+		to.Rule, to.Attribute = &rule, attributeFacts(e, &c.demand.Requirements[rule])
 	}
 	if class == screen.ByContext {
 		if limit := e.ContextFit(); limit >= 0 {
@@ -200,8 +208,15 @@ func describeRemoval(c *cycle, to *v1alpha1.Candidate, slot int, class screen.Cl
 // thousands of tenants.
 const recordedItems = 16
 
-func attributeFacts(v attribute.Value) *v1alpha1.AttributeFacts {
+// attributeFacts is what an endpoint has that did not meet a requirement; nil if it
+// has changed since, and does.
+func attributeFacts(e *pool.Endpoint, rule *v1alpha1.Requirement) *v1alpha1.AttributeFacts {
+	v, known := e.KnownAttribute(rule.Key)
 	switch items := v.Items(); {
+	case !known:
+		return &v1alpha1.AttributeFacts{State: "unknown"}
+	case v.Meets(rule.Operator, rule.Values):
+		return nil
 	case v.Contradicted():
 		return &v1alpha1.AttributeFacts{State: "contradicted"}
 	case !v.Present():
@@ -273,10 +288,11 @@ func describePlacement(c *cycle, rec *v1alpha1.Decision) {
 			cand.Latency = doc.number(l)
 		}
 		from := len(doc.readings)
-		snapshot := c.set.Endpoints[slot].Snapshot()
+		e := c.set.Endpoints[slot]
+		snapshot := e.Snapshot()
 		for i := range placement.LoadFields {
 			if c.placed.Uses[i] != placement.Unused {
-				doc.reading(c, snapshot, i, row)
+				doc.reading(c, e, snapshot, i, row)
 			}
 		}
 		cand.Readings = doc.readings[from:len(doc.readings):len(doc.readings)]
@@ -300,9 +316,9 @@ func (doc *document) number(v float64) *float64 {
 	return &doc.numbers[len(doc.numbers)-1]
 }
 
-// reading describes a load field at a row. The snapshot may be newer than what
-// was gathered; it is asked for the age alone.
-func (doc *document) reading(c *cycle, s *telemetry.Snapshot, field, row int) {
+// reading describes a load field at a row. The snapshot may be newer than what was
+// gathered; it is asked for the age, and for why the field was not fresh.
+func (doc *document) reading(c *cycle, e *pool.Endpoint, s *telemetry.Snapshot, field, row int) {
 	state := c.evidence.Load[field].State[row]
 	value := c.evidence.Load[field].Value[row]
 	ev := v1alpha1.FieldEvidence{State: state.String()}
@@ -316,6 +332,11 @@ func (doc *document) reading(c *cycle, s *telemetry.Snapshot, field, row int) {
 	}
 	if estimates := c.placed.Estimate[field]; estimates != nil && (state != telemetry.Fresh || estimates[row] != value) {
 		ev.Estimate = doc.number(estimates[row])
+	}
+	if s == nil {
+		ev.Reason = c.unread(e)
+	} else {
+		ev.Support, ev.Reason = c.why(e, &s.Readings[placement.LoadFields[field]], state, value)
 	}
 	doc.readings = append(doc.readings, ev)
 }

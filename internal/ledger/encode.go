@@ -40,6 +40,7 @@ func (o *object) decided(d *v1alpha1.Decision) {
 	o.close()
 	o.text("key", d.Key)
 	o.text("rung", d.Rung)
+	o.optionalText("telemetry", d.Telemetry)
 	if len(d.Fields) > 0 {
 		o.list("fields")
 		for _, f := range d.Fields {
@@ -100,6 +101,8 @@ func (o *object) intent(i *v1alpha1.IntentFacts) {
 	o.optionalText("intentID", i.IntentID)
 	o.optionalText("issuer", i.Issuer)
 	o.optionalText("keyID", i.KeyID)
+	o.names("outranked", i.Outranked)
+	o.names("untrusted", i.Untrusted)
 	o.optionalText("logicalModel", i.LogicalModel)
 	o.names("models", i.Models)
 	if len(i.Requirements) > 0 {
@@ -162,11 +165,13 @@ func (o *object) candidates(candidates []v1alpha1.Candidate) {
 				r := &c.Readings[j]
 				o.element()
 				o.text("state", r.State)
+				o.optionalText("support", r.Support)
 				o.optionalNumber("value", r.Value)
 				if r.AgeMillis != nil {
 					o.integer("ageMillis", *r.AgeMillis)
 				}
 				o.optionalNumber("estimate", r.Estimate)
+				o.optionalText("reason", r.Reason)
 				o.close()
 			}
 			o.endList()

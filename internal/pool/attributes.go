@@ -61,11 +61,22 @@ func StatedBy(key string) Stated {
 // Attribute is one attribute of the endpoint as it is now. What its engine may state,
 // and has not been asked for yet, is not absent: it meets nothing.
 func (e *Endpoint) Attribute(key string) attribute.Value {
-	v := e.attribute(key)
-	if !v.Present() && StatedBy(key) != ByDiscovery && e.Snapshot() == nil {
+	v, known := e.KnownAttribute(key)
+	if !known {
 		return attribute.Invalid()
 	}
 	return v
+}
+
+// KnownAttribute is one attribute of the endpoint as it is now. It is not known where
+// nobody has stated it, and the engine, which may, has not been asked yet: that is
+// neither absent nor contradicted.
+func (e *Endpoint) KnownAttribute(key string) (v attribute.Value, known bool) {
+	// Before the attribute is read: an answer that comes in between leaves it not
+	// known, and never absent.
+	asked := e.Snapshot() != nil
+	v = e.attribute(key)
+	return v, asked || v.Present() || StatedBy(key) == ByDiscovery
 }
 
 func (e *Endpoint) attribute(key string) attribute.Value {

@@ -156,6 +156,11 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 			if got := told(e.Attribute(tc.key)); got != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)
 			}
+			asked := tc.name != "nobody has been asked"
+			v, known := e.KnownAttribute(tc.key)
+			if want := map[bool]string{true: tc.want, false: `absent`}[asked]; known != asked || told(v) != want {
+				t.Errorf("%s, known %v; want %s, known %v", told(v), known, want, asked)
+			}
 			if tc.key != context || tc.name == "nobody has been asked" {
 				return
 			}
