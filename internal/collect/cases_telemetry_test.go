@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -435,6 +436,90 @@ func TestP5_TheConnectionsOfAnEndpointGoWithIt(t *testing.T) {
 	if len(s.targets) != 0 || len(s.due) != 0 {
 		t.Errorf("%d targets and %d due are left, want none", len(s.targets), len(s.due))
 	}
+}
+
+// counted is an engine and how many connections to it are open.
+func counted(t *testing.T, handler http.HandlerFunc) (*fakeEngine, *atomic.Int64) {
+	t.Helper()
+	var open atomic.Int64
+	e := newStoppedEngine(t, handler)
+	e.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			open.Add(1)
+		case http.StateClosed:
+			open.Add(-1)
+			e.closed <- struct{}{}
+		}
+	}
+	e.Start()
+	return e, &open
+}
+
+// mustClose waits for the last connection to be closed, which is nothing that the
+// collection of garbage may do.
+func (e *fakeEngine) mustClose(t *testing.T, open *atomic.Int64, what string) {
+	t.Helper()
+	for open.Load() > 0 {
+		wait(t, e.closed, what+" to be closed")
+	}
+}
+
+// At the end, connections are those of endpoints, of exporters, and of what a worker
+// gives back when nobody takes it any more.
+func TestP5_TheEndOfTheSchedulerIsThatOfEachConnection(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	e, toMember := counted(t, calm.handle)
+	left, toLeft := counted(t, calm.handle)
+	x, toExporter := counted(t, site{"/metrics": gpus(map[string]float64{"llm/a": 300})}.ServeHTTP)
+	opts := Options{Profiles: profiles(t), Timeout: patience, Exporters: []Exporter{dcgm(t, x)}}.withDefaults()
+	table := newTable(opts.Exporters)
+	w, s := newWorker(opts, newClients(&opts), table), newScheduler(opts, table)
+	registry := pool.NewRegistry("test/pool", false)
+	if err := registry.Update("test/pool", []pool.Spec{e.spec("a"), left.spec("b")}); err != nil {
+		t.Fatal(err)
+	}
+	s.replace(registry.Set())
+	scrape := func(x *target) report {
+		r := w.scrape(job{ctx: t.Context(), target: x, endpoint: x.endpoint})
+		if r.reason != "" || len(x.memory.kept) != 1 {
+			t.Fatalf("%s: %q (%v), %d connections", x.name, r.reason, r.cause, len(x.memory.kept))
+		}
+		return r
+	}
+	for live, x := range s.targets {
+		r := scrape(x)
+		if x.name == "b" {
+			delete(s.targets, live)
+			x.gone = true
+			s.results <- result{x, r}
+		}
+	}
+	scrape(s.exporters[0])
+	s.close()
+	e.mustClose(t, toMember, "the connection of an endpoint")
+	left.mustClose(t, toLeft, "the connection of an endpoint that has left")
+	x.mustClose(t, toExporter, "the connection of an exporter")
+}
+
+// Discovery says another thing of the endpoint: it starts anew, over new connections.
+func TestP5_ConnectionsGoWithWhatWasDeclared(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	before, open := counted(t, calm.handle)
+	after, serving := newFakeEngine(t, calm.handle), newFakeEngine(t, calm.handle)
+	spec := serving.spec("a")
+	spec.Metrics.Port = before.address().Port()
+	f := start(t, nil, spec)
+	f.mustScrape("ok")
+	f.settle()
+	was := f.endpoint(0).Live
+	spec.Metrics.Port = after.address().Port()
+	f.update(spec)
+	f.turns("the other port to be asked", func() bool { return after.count("/metrics") > 0 })
+	if f.endpoint(0).Live != was {
+		t.Fatal("another endpoint for another metrics port")
+	}
+	before.mustClose(t, open, "the connection to the port before")
 }
 
 // The page is there, and its endpoint is not any more.
