@@ -16,7 +16,11 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMetrics(pool.NewRegistry("p", false), func() telemetry.Instant { return 1 })
+	pools := pool.NewRegistry("p", false)
+	if err := pools.Update("p", []pool.Spec{endpoint(1)}); err != nil {
+		t.Fatal(err)
+	}
+	m := newMetrics(pools, func() telemetry.Instant { return 1 })
 	// Vectors without a series are not gathered: give each one.
 	m.decided(0, 0)
 	m.refused("internal")

@@ -86,14 +86,18 @@ type Host struct {
 	// identity is the ext_proc listener's certificate; nil without TLS.
 	identity *identity
 
-	// watching is what reloads, certifying what follows the certificate.
-	watching, certifying *task
+	// watching is what reloads, certifying what follows the certificate, telling what
+	// logs lost readings.
+	watching, certifying, telling *task
 	// mu orders reloads; feed and scraping are what a reload may restart.
 	mu       sync.Mutex
 	feed     *task
 	scraping *task
 	// awaited is a valid configuration that could not be put into force yet.
 	awaited *policy.Policy
+	// lastRefused is set while the file is not the configuration in force, since what
+	// it says was refused.
+	lastRefused bool
 }
 
 // steadyClock tells the time of day as it was at the start plus the time that
@@ -146,6 +150,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	})
 	h.decider = newDecider(h.pools, opts.Clock, opts.Wall, &recorder{ledger: h.ledger}, h.metrics)
 	h.decider.active.Store(act)
+	h.metrics.fleet.policy = func() *policy.Policy { return h.decider.active.Load().policy }
 	h.reporter = &reporter{pools: h.pools, index: h.decider.index, clock: opts.Clock}
 	h.metrics.condition(h.reporter)
 	h.metrics.policyInForce(p.Digest)
@@ -172,6 +177,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	h.serve()
 	h.watching = start(ctx, h.watch)
 	h.certifying = start(ctx, h.identity.follow)
+	h.telling = start(ctx, newLoadWatch(h.metrics.fleet, opts.Log).run)
 	opts.Log.Info("serving",
 		zap.String("extproc", h.extprocL.Addr().String()), zap.String("health", h.healthL.Addr().String()),
 		zap.String("metrics", h.metricsL.Addr().String()), zap.String("admin", h.adminL.Addr().String()),
@@ -376,6 +382,7 @@ func (h *Host) Stop() {
 	// First the one that may restart the others.
 	h.watching.stop()
 	h.certifying.stop()
+	h.telling.stop()
 	h.mu.Lock()
 	h.feed.stop()
 	h.scraping.stop()

@@ -34,6 +34,7 @@ type metrics struct {
 	untrusted        *prometheus.CounterVec
 	quarantines      *prometheus.CounterVec
 	panics           prometheus.Counter
+	fleet            *fleet
 }
 
 func newMetrics(pools *pool.Registry, clock telemetry.Clock) *metrics {
@@ -42,6 +43,7 @@ func newMetrics(pools *pool.Registry, clock telemetry.Clock) *metrics {
 	}
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
+		fleet:    &fleet{pools: pools, clock: clock},
 		decisions: counter("decisions_total",
 			"Requests decided, by the rung of evidence (refuse: not placed) and the path that ran.", "rung", "path"),
 		decisionDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -77,12 +79,16 @@ func newMetrics(pools *pool.Registry, clock telemetry.Clock) *metrics {
 			Name: "berth_contained_panics_total", Help: "Faults of the picker that were contained to one stream.",
 		}),
 	}
+	for _, result := range []string{"ok", "failed"} {
+		// From nothing to 1 is no increase, and the first failure is to be seen.
+		m.reloads.WithLabelValues(result)
+	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.decisions, m.decisionDuration, m.refusals, m.screened, m.acknowledgements, m.outcomes, m.inFlight,
 		m.scrapes, m.scrapeDuration, m.reloads, m.ledgerRecords, m.policyInfo, m.untrusted, m.quarantines, m.panics,
-		&fleetCollector{pools: pools, clock: clock},
+		&fleetCollector{m.fleet},
 	)
 	return m
 }
@@ -165,65 +171,4 @@ func (m *metrics) scraped(engineName, result string, took time.Duration) {
 func (m *metrics) policyInForce(digest string) {
 	m.policyInfo.Reset()
 	m.policyInfo.WithLabelValues(digest).Set(1)
-}
-
-// fleetCollector counts replicas and readings by state when it is asked, so that
-// there is one series per state however many replicas there are.
-type fleetCollector struct {
-	pools *pool.Registry
-	clock telemetry.Clock
-}
-
-var (
-	replicasDesc = prometheus.NewDesc("berth_replicas",
-		"Members of the pool: normal, last (not answered yet, or refused its last connection), "+
-			"excluded (not ready, terminating, asleep, unhealthy), or quarantined (failed several requests in a row).",
-		[]string{"state"}, nil)
-	readingsDesc = prometheus.NewDesc("berth_readings",
-		"Replicas by the state of their reading of a load field.", []string{"field", "state"}, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (c *fleetCollector) Describe(out chan<- *prometheus.Desc) {
-	out <- replicasDesc
-	out <- readingsDesc
-}
-
-// Collect implements prometheus.Collector.
-func (c *fleetCollector) Collect(out chan<- prometheus.Metric) {
-	now := c.clock()
-	var normal, last, excluded, quarantined int
-	var readings [len(placement.LoadFields)][telemetry.Invalid + 1]int
-	for _, e := range c.pools.Set().Endpoints {
-		switch {
-		case !e.Ready || e.Terminating || e.Excluded(now):
-			excluded++
-		case e.Quarantine(now).In:
-			quarantined++
-		case e.OrderedLast():
-			last++
-		default:
-			normal++
-		}
-		s := e.Snapshot()
-		for i, f := range placement.LoadFields {
-			state := telemetry.Missing
-			if s != nil {
-				state = s.Readings[f].State(now)
-			}
-			readings[i][state]++
-		}
-	}
-	gauge := func(d *prometheus.Desc, n int, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
-	}
-	gauge(replicasDesc, normal, "normal")
-	gauge(replicasDesc, last, "last")
-	gauge(replicasDesc, excluded, "excluded")
-	gauge(replicasDesc, quarantined, "quarantined")
-	for i, f := range placement.LoadFields {
-		for state, n := range readings[i] {
-			gauge(readingsDesc, n, f.String(), telemetry.State(state).String())
-		}
-	}
 }
