@@ -27,6 +27,8 @@ type Cadence struct {
 	// Reread is how often the server of the page looks for a report, from the start on; the page shows what it found last. It
 	// looks just before the engine reports, if both happen at once. 0: the page shows the latest report.
 	Reread time.Duration
+	// Device is how often the server of the page asks the driver of the device how it is, from the start on; 0 is never.
+	Device time.Duration
 	// Rows is how many reports of single steps are kept for a page that empties when it is read.
 	Rows int
 	// TTFTAtEnd: the time to first token is told when the request has ended.
@@ -52,17 +54,28 @@ type Report struct {
 	HitRate float64
 }
 
+// Device is how the device was when its driver was last asked.
+type Device struct {
+	At time.Time
+	// Working: there were requests in the batch.
+	Working bool
+	// Busy is how long there were, since the start.
+	Busy time.Duration
+}
+
 // Totals count requests since the start, and tokens of those that have finished.
 type Totals struct {
 	// LookedUp are requests that have been admitted at least once.
 	LookedUp uint64
+	// Recovered are preemptions after which their request has generated again.
+	Recovered uint64
 	// Finished are those that have ended by themselves.
 	Finished                                    uint64
 	PromptTokens, CachedTokens, GeneratedTokens uint64
 }
 
 func (t Totals) plus(o Totals) Totals {
-	return Totals{t.LookedUp + o.LookedUp, t.Finished + o.Finished, t.PromptTokens + o.PromptTokens,
+	return Totals{t.LookedUp + o.LookedUp, t.Recovered + o.Recovered, t.Finished + o.Finished, t.PromptTokens + o.PromptTokens,
 		t.CachedTokens + o.CachedTokens, t.GeneratedTokens + o.GeneratedTokens}
 }
 
@@ -76,6 +89,7 @@ type reporter struct {
 	latest, shown Report
 	// looked is when the server last looked for a report; meaningful only with Cadence.Reread.
 	looked time.Time
+	device Device // meaningful only with Cadence.Device
 	passed time.Time
 	busy   time.Duration // with requests in the batch
 	rows   []Report
@@ -87,7 +101,7 @@ type reporter struct {
 
 func newReporter(c Cadence, start time.Time, truth Report) *reporter {
 	r := &reporter{cadence: c, truth: truth, looked: start, passed: start, last: start}
-	r.atDecode.At = start
+	r.atDecode.At, r.device.At = start, start
 	if c.AtStart {
 		r.report(start)
 	}
@@ -99,6 +113,7 @@ func (r *reporter) pass(to time.Time, still bool) {
 	if to.Before(r.passed) {
 		return
 	}
+	r.poll(to, still)
 	idle := r.truth.Stats.Running+r.truth.Stats.Waiting == 0
 	for {
 		report, look := to, to
@@ -118,13 +133,30 @@ func (r *reporter) pass(to time.Time, still bool) {
 		case reports:
 			r.report(report)
 		default:
-			if r.truth.Stats.Running > 0 && !still {
-				r.busy += to.Sub(r.passed)
-			}
+			r.busy = r.busyAt(to, still)
 			r.passed = to
 			return
 		}
 	}
+}
+
+// poll asks the driver for the last time in what passes.
+func (r *reporter) poll(to time.Time, still bool) {
+	if r.cadence.Device == 0 {
+		return
+	}
+	if times := to.Sub(r.device.At) / r.cadence.Device; times > 0 {
+		at := r.device.At.Add(times * r.cadence.Device)
+		r.device = Device{At: at, Working: r.truth.Stats.Running > 0 && !still, Busy: r.busyAt(at, still)}
+	}
+}
+
+// busyAt is how long there were requests in the batch, at a time up to which nothing happens.
+func (r *reporter) busyAt(at time.Time, still bool) time.Duration {
+	if r.truth.Stats.Running > 0 && !still {
+		return r.busy + at.Sub(r.passed)
+	}
+	return r.busy
 }
 
 func later(a, b time.Time) time.Time {

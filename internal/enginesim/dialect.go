@@ -51,6 +51,9 @@ type Page struct {
 	Make func(State) Content
 	// Telemetry: what Faults say of the page is about this one.
 	Telemetry bool
+	// Negotiates: the answer's format follows the request's Accept header, as in Python's client library. Other pages have one
+	// format.
+	Negotiates bool
 	// Generates: the engine generates a token first, and looks for one once a second. If none comes in 20 s, by this or any
 	// other request, the answer is 503.
 	Generates bool
@@ -86,6 +89,8 @@ type State struct {
 	Looked       time.Time
 	// Busy is how long there were requests in the batch.
 	Busy time.Duration
+	// Device is for a dialect with a Cadence.Device.
+	Device Device
 	// Rows are for a page with Page.Drains; others have none.
 	Rows []Report
 
@@ -112,6 +117,8 @@ func (s State) restarted(since *State) State {
 	}
 	s.Counting = since.Now
 	s.Busy -= since.Busy
+	// What the driver said may be older than that.
+	s.Device.Busy = max(0, s.Device.Busy-since.Busy)
 	s.Truth = s.Truth.minus(since.Truth)
 	// What is shown may be older than that.
 	s.Shown = s.Shown.minus(since.Truth)
@@ -144,8 +151,8 @@ func (r Report) minus(o Report) Report {
 }
 
 func (t Totals) minus(o Totals) Totals {
-	return Totals{less(t.LookedUp, o.LookedUp), less(t.Finished, o.Finished), less(t.PromptTokens, o.PromptTokens),
-		less(t.CachedTokens, o.CachedTokens), less(t.GeneratedTokens, o.GeneratedTokens)}
+	return Totals{less(t.LookedUp, o.LookedUp), less(t.Recovered, o.Recovered), less(t.Finished, o.Finished),
+		less(t.PromptTokens, o.PromptTokens), less(t.CachedTokens, o.CachedTokens), less(t.GeneratedTokens, o.GeneratedTokens)}
 }
 
 // less is a-b, or 0 if b is larger.
@@ -223,9 +230,13 @@ func absent() Content {
 	return jsonContent(http.StatusNotFound, map[string]string{"detail": "Not Found"})
 }
 
-// pagesOfOthers are the paths at which some dialect of this package has a page.
+// behindFlags are paths at which an engine has a page only if it was started so: with VLLM_SERVER_DEV_MODE=1, with
+// --enable-server-load-tracking, or as a release of TensorRT-LLM that is newer.
+var behindFlags = [...]string{"/is_sleeping", "/load", "/energy_metrics"}
+
+// pagesOfOthers are the paths at which some engine has a page, if not one of this package.
 func pagesOfOthers() []string {
-	var paths []string
+	paths := slices.Clone(behindFlags[:])
 	for _, d := range Dialects() {
 		for path := range d.Pages() {
 			paths = append(paths, path)

@@ -7,9 +7,10 @@
 // A Dialect is what one kind of engine shows besides inference: the telemetry page with the engine's names, types, labels and
 // number format, and the pages with its health, version and models. It also has what is difficult about the engine:
 //
-//	vllm                  0.32   always true
+//	vllm                  0.32   always true, in one format whatever is asked for; /metrics/ has another
 //	sglang                0.5.23 gauges absent at first, then of the latest report, and left as they were when idle;
-//	                             /health costs a token and a second, /server_info gives a secret away
+//	                             /health costs a token and a second, /server_info gives a secret away; asked for
+//	                             OpenMetrics, samples lose the colon of their name
 //	atom                  main   5 to 10 s behind; all 0 until there is something; no version; health says nothing
 //	trtllm-serve          1.3    gauges absent at first, then of the latest completion; /metrics is another page, and
 //	                             reading it takes away what it says
@@ -22,7 +23,7 @@
 //	POST /v1/chat/completions  inference, streaming or not
 //	POST /v1/completions       the same for one prompt, as text or token ids
 //	GET  the Dialect's pages   telemetry, health, version, models
-//	GET  pages of others only  404
+//	GET  pages of others only  404, as are those that an engine has with a flag only
 //	GET  /sim/requests         Arrivals: what reached the engine, with digests of bodies
 //	     /sim/faults           GET shows, POST replaces, DELETE clears Faults
 //	     /sim/load             GET shows, POST replaces, DELETE clears the background Load

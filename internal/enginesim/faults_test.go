@@ -61,6 +61,21 @@ func TestFreezePageShowsThePast(t *testing.T) {
 	}
 }
 
+func TestFreezePageLeavesOtherPagesAlone(t *testing.T) {
+	s := run(t, Config{Dialect: SGLang{}, Clock: manual(), Background: Load{Running: 1}})
+	s.ok("POST", "/sim/faults", `{"freezePage":true,"sleep":true}`)
+	if status, _ := s.do("GET", "/ready", ""); status != 503 {
+		t.Errorf("/ready is %d while asleep, want 503", status)
+	}
+	s.ok("DELETE", "/sim/load", "")
+	if loads := s.ok("GET", "/v1/loads", ""); !strings.Contains(loads, `"num_running_reqs":0`) {
+		t.Errorf("/v1/loads is frozen too: %s", loads)
+	}
+	if v := s.page().value("sglang:num_running_reqs"); v != 1 {
+		t.Errorf("%v run by the frozen page, want 1", v)
+	}
+}
+
 func TestPageStatusReplacesThePage(t *testing.T) {
 	s := run(t, Config{Clock: instant()})
 	s.ok("POST", "/sim/faults", `{"pageStatus":500}`)

@@ -178,7 +178,10 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, p *process, page P
 		w.WriteHeader(faults.PageStatus)
 		return
 	}
-	content := page.Make(p.state(page.Drains))
+	content := page.Make(p.state(page))
+	if page.Negotiates {
+		content = negotiated(content, strings.Join(r.Header.Values("Accept"), ","))
+	}
 	if page.Telemetry {
 		content = faults.Page.spoil(content)
 		if faults.Page.Redirect != "" {

@@ -106,6 +106,7 @@ func (f PageFaults) spoil(c Content) Content {
 func (f PageFaults) rewrite(page []byte) []byte {
 	const help = "# HELP "
 	var out bytes.Buffer
+	out.Grow(len(page) + f.HugeLabel + 1<<10)
 	if f.HugeLabel > 0 {
 		out.WriteString("# HELP model_settings_info The model's configuration file.\n# TYPE model_settings_info gauge\n" +
 			`model_settings_info{settings="`)

@@ -51,6 +51,7 @@ type call struct {
 	stream bool
 	notify chan struct{} // capacity 1: there is progress
 
+	preempted                      uint64    // times, since it last generated
 	computing                      bool      // it runs, and a part of its known tokens is to be computed before it gets another one
 	arrived, admitted, first, last time.Time // of tokens first and last; by the clock, not by the model
 	progress                       progress
@@ -229,8 +230,11 @@ func (p *process) record(c *call, ev enginemodel.Event) {
 		delete(p.calls, c.id)
 		return
 	case enginemodel.Preempted:
+		c.preempted++
 		return
 	}
+	w.Recovered += c.preempted
+	c.preempted = 0
 	c.progress.generated = ev.Generated
 	select {
 	case c.notify <- struct{}{}:
@@ -442,16 +446,16 @@ func (p *process) generated() uint64 {
 	return p.engine.Stats().GeneratedTokens
 }
 
-// state is what a page shows now. With drain it takes the rows along.
-func (p *process) state(drain bool) State {
+// state is what a page shows now. One that drains takes the rows along.
+func (p *process) state(page Page) State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.advance()
 	s := p.read()
-	if p.frozen != nil {
+	if p.frozen != nil && page.Telemetry {
 		s = *p.frozen
 	}
-	if drain {
+	if page.Drains {
 		s.Rows = p.reports.drain()
 	}
 	return s
@@ -475,6 +479,7 @@ func (p *process) absolute() State {
 		Shown:       p.reports.shown,
 		Looked:      p.reports.looked,
 		Busy:        p.reports.busy,
+		Device:      p.reports.device,
 		// Copies: histograms change in place.
 		Streamed: p.streamed.plus(Work{}),
 		Whole:    p.whole.plus(Work{}),

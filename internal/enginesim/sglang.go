@@ -42,7 +42,7 @@ func (SGLang) Bounds() Bounds {
 
 // Pages has a /health that costs a token and at least a second, and a /ready that costs nothing.
 func (SGLang) Pages() Pages {
-	metrics := Page{Make: sglangMetrics, Telemetry: true}
+	metrics := Page{Make: sglangMetrics, Telemetry: true, Negotiates: true}
 	health := Page{Make: empty, Generates: true}
 	info := Page{Make: object(sglangServerInfo)}
 	return Pages{

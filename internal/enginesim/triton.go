@@ -2,13 +2,14 @@ package enginesim
 
 import (
 	"net/http"
+	"time"
 )
 
 // Triton is the Dialect of Triton with the TensorRT-LLM backend as an ensemble of four models, of which only "tensorrt_llm" carries the
 // gauges of the batch.
 //
 // The backend reports them at the end of each step, with a timestamp, so that they stay as they are when there is nothing to do, and
-// are all 0 before the first step. Triton's own telemetry port is not imitated: /metrics is on the port of everything
+// are all 0 before the first step. What is said of the device is up to 2 s old. Triton's own telemetry port is not imitated: /metrics is on the port of everything
 // else. So are the paths of inference, which a real Triton has in its OpenAI front end only; the model list and
 // /health of that one are absent.
 type Triton struct{}
@@ -29,8 +30,8 @@ func tritonModels() []string {
 // Name is "triton-tensorrt-llm".
 func (Triton) Name() string { return "triton-tensorrt-llm" }
 
-// Cadence is that of the backend's statistics.
-func (Triton) Cadence() Cadence { return Cadence{Step: true} }
+// Cadence is that of the backend's statistics, and of Triton's questions to the driver.
+func (Triton) Cadence() Cadence { return Cadence{Step: true, Device: 2 * time.Second} }
 
 // Bounds are the backend's. Triton shows no latencies unless told to.
 func (Triton) Bounds() Bounds {
@@ -183,20 +184,21 @@ const (
 	gpuMaxPower  = 700.0
 )
 
-// device writes what Triton itself asks the driver for every two seconds; here it is of this moment.
+// device writes what Triton itself asks the driver for.
 func (p *tritonPage) device(s State) {
 	gpu := label{"gpu_uuid", "GPU-0e9fdafb-0000-0000-0000-000000000001"}
 	utilization, power := 0.0, gpuIdlePower
-	if s.Truth.Stats.Running > 0 {
+	if s.Device.Working {
 		utilization, power = 0.94, gpuBusyPower
 	}
-	busy, idle := s.Busy.Seconds(), (s.Up() - s.Busy).Seconds()
+	busy := s.Device.Busy
+	idle := max(0, s.Device.At.Sub(s.Counting)-busy)
 	p.gauge("nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", utilization, gpu)
 	p.gauge("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", gpuMemoryTotal, gpu)
 	p.gauge("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", gpuMemoryUsed, gpu)
 	p.gauge("nv_gpu_power_usage", "GPU power usage in watts", power, gpu)
 	p.gauge("nv_gpu_power_limit", "GPU power management limit in watts", gpuMaxPower, gpu)
 	p.family("nv_energy_consumption", "counter", "GPU energy consumption in joules since the Triton Server started")
-	p.series("nv_energy_consumption", busy*gpuBusyPower+idle*gpuIdlePower, gpu)
+	p.series("nv_energy_consumption", busy.Seconds()*gpuBusyPower+idle.Seconds()*gpuIdlePower, gpu)
 	p.gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", 0.31)
 }

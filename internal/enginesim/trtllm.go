@@ -32,7 +32,7 @@ func (TRTLLM) Bounds() Bounds {
 
 // Pages has the telemetry page where no other engine has it.
 func (TRTLLM) Pages() Pages {
-	metrics := Page{Make: trtllmMetrics, Telemetry: true}
+	metrics := Page{Make: trtllmMetrics, Telemetry: true, Negotiates: true}
 	return Pages{
 		"/prometheus/metrics":  metrics,
 		"/prometheus/metrics/": metrics,

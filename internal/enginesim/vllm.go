@@ -7,7 +7,7 @@ import (
 
 // VLLM is the Dialect of vLLM 0.32 with one data-parallel rank: names, types, labels and number format of its page, the families
 // that a router can use, and the _created gauges that its client library adds. Unlike vLLM it shows no Python and no HTTP
-// server families. The page is always true.
+// server families. The page is always true, but for a preemption: it counts when the request that was preempted generates again.
 type VLLM struct{}
 
 // vllmVersion is the version that the page is taken from.
@@ -27,12 +27,11 @@ func (VLLM) Bounds() Bounds {
 	return Bounds{TTFT: ttft, ITL: itl, TPOT: itl, E2E: e2e, Queue: e2e}
 }
 
-// Pages has the telemetry page at two paths. /health is 200 even while the engine is asleep.
+// Pages has the telemetry page at two paths, of which the one without a slash at its end has one format. /health is 200 even while the engine is asleep.
 func (VLLM) Pages() Pages {
-	metrics := Page{Make: vllmMetrics, Telemetry: true}
 	return Pages{
-		"/metrics":  metrics,
-		"/metrics/": metrics,
+		"/metrics":  {Make: vllmMetrics, Telemetry: true},
+		"/metrics/": {Make: vllmMetrics, Telemetry: true, Negotiates: true},
 		"/health":   {Make: empty},
 		"/ping":     {Make: empty},
 		"/version":  {Make: constant(map[string]string{"version": vllmVersion})},
@@ -92,7 +91,7 @@ func (p *vllmPage) counters(s State) {
 	st := s.Truth.Stats
 	p.total("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", counted{value: st.QueriedTokens})
 	p.total("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", counted{value: st.CachedTokens})
-	p.total("vllm:num_preemptions", "Cumulative number of preemption from the engine.", counted{value: st.Preemptions})
+	p.total("vllm:num_preemptions", "Cumulative number of preemption from the engine.", counted{value: s.Truth.Recovered})
 	p.total("vllm:prompt_tokens", "Number of prefill tokens processed.", counted{value: st.PromptTokens})
 	p.total("vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external).", counted{value: st.CachedTokens})
 	p.total("vllm:generation_tokens", "Number of generation tokens processed.", counted{value: st.GeneratedTokens})
@@ -115,7 +114,9 @@ func (p *vllmPage) histograms(s State) {
 }
 
 func (p *vllmPage) cacheConfig(s State) {
-	blockTokens, tokens := strconv.Itoa(s.Engine.BlockTokens), capacity(s.Engine)
+	// One block is never given out; usage is of the others.
+	blocks := s.Engine.Blocks + 1
+	blockTokens, tokens := strconv.Itoa(s.Engine.BlockTokens), blocks*s.Engine.BlockTokens
 	p.family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
 	p.bare("vllm:cache_config_info", 1,
 		label{"block_size", blockTokens},
@@ -127,7 +128,7 @@ func (p *vllmPage) cacheConfig(s State) {
 		label{"kv_cache_max_concurrency", pythonNumber(float64(tokens) / float64(s.MaxModelLen))},
 		label{"kv_cache_size_tokens", strconv.Itoa(tokens)},
 		label{"num_cpu_blocks", "None"},
-		label{"num_gpu_blocks", strconv.Itoa(s.Engine.Blocks)},
+		label{"num_gpu_blocks", strconv.Itoa(blocks)},
 		label{"num_gpu_blocks_override", "None"},
 		label{"prefix_caching_hash_algo", "sha256"},
 		label{"sliding_window", "None"},

@@ -96,7 +96,7 @@ func TestThePageSaysWhatTheModelSays(t *testing.T) {
 		{"vllm:num_preemptions_total", "model_name", "org/m", 0, st.Preemptions},
 		{"vllm:request_success_total", "finished_reason", "stop", 1, st.Stopped},
 		{"vllm:request_success_total", "finished_reason", "length", 1, st.Truncated},
-		{"vllm:cache_config_info", "num_gpu_blocks", "4096", 1, 1},
+		{"vllm:cache_config_info", "num_gpu_blocks", "4097", 1, 1},
 		{"vllm:engine_sleep_state", "sleep_state", "awake", 1, 1},
 	} {
 		if v := got.value(c.name, c.label, c.value); v != c.want || v != float64(c.model) {
@@ -131,6 +131,47 @@ func TestThePageSaysWhatTheModelSays(t *testing.T) {
 	}
 }
 
+// Four blocks of four tokens, and two requests that have three in the end: the younger one has to give up its two when the older one
+// needs a third, and comes back when that has ended.
+func TestVLLMCountsAPreemptionWhenTheRequestGeneratesAgain(t *testing.T) {
+	clock := manual()
+	s := run(t, Config{Clock: clock, Engine: enginemodel.Config{Blocks: 4, BlockTokens: 4}})
+	p, err := s.running()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"older", "younger"} {
+		c, err := p.submit(enginemodel.Request{ID: id, PromptTokens: 4, OutputTokens: 8}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.leave(c)
+	}
+	counted := func() float64 { return s.page().value("vllm:num_preemptions_total") }
+	// await lets time pass until a condition holds.
+	await := func(what string, holds func() bool) {
+		t.Helper()
+		for range 1000 {
+			clock.advance(time.Millisecond)
+			s.page()
+			if holds() {
+				return
+			}
+		}
+		t.Fatalf("not within a second: %s", what)
+	}
+	await("one is preempted", func() bool { return s.stats().Preemptions == 1 })
+	await("the other has ended", func() bool { return counted() > 0 || s.stats().Stopped == 1 })
+	if st := s.stats(); st.Stopped != 1 || counted() != 0 {
+		t.Errorf("%d ended and %v preemptions are counted, want 1 and 0", st.Stopped, counted())
+	}
+	made := s.stats().GeneratedTokens
+	await("it generates again", func() bool { return s.stats().GeneratedTokens > made })
+	if got := counted(); got != 1 {
+		t.Errorf("%v preemptions are counted, want 1", got)
+	}
+}
+
 func TestThePageOfALoadedEngine(t *testing.T) {
 	h := newHistogram([]float64{0.5, 1})
 	for _, seconds := range []float64{0.5, 0.6, 2} {
@@ -141,7 +182,7 @@ func TestThePageOfALoadedEngine(t *testing.T) {
 		MaxModelLen: 8192,
 		Engine:      enginemodel.Config{Blocks: 1000, BlockTokens: 16},
 		Truth: Report{Stats: enginemodel.Stats{Waiting: 12, Running: 37, BlocksUsed: 641, BlocksTotal: 1000, Stopped: 5210, Truncated: 131, Aborted: 9,
-			Preemptions: 4, PromptTokens: 5210400, QueriedTokens: 5210400, CachedTokens: 3126240, GeneratedTokens: 1412300}},
+			Preemptions: 5, PromptTokens: 5210400, QueriedTokens: 5210400, CachedTokens: 3126240, GeneratedTokens: 1412300}, Totals: Totals{Recovered: 4}},
 		Started: epoch, Now: epoch.Add(time.Hour),
 		Streamed: Work{Latencies: Latencies{TTFT: h, ITL: h, TPOT: h, E2E: h, Queue: h}},
 	}

@@ -27,125 +27,6 @@ import (
 	"github.com/berth-dev/berth/internal/enginesim"
 )
 
-// engineFacts are what is known of an engine from its own source and
-// documentation, and not from the profile that reads it.
-type engineFacts struct {
-	dialect enginesim.Dialect
-	version string
-	// page is the path of the telemetry page.
-	page string
-	// load has, for each load field, the family that says it, and how the one
-	// sample begins.
-	load map[string]sample
-	// lag is by how much the queue on the page is behind what was asked of the
-	// engine.
-	lag float64
-	// grown become known from traffic within a window; values says in which range
-	// they are, for engines of the kind that these tests run.
-	grown []string
-	// unsupported are the fields that the engine cannot give.
-	unsupported []string
-	// models: the engine lists what it serves.
-	models bool
-	// stillAfter is how long the page of a busy engine may stand still.
-	stillAfter string
-}
-
-type sample struct{ family, prefix string }
-
-// values are the ranges of what grown fields say: of an engine that makes 48
-// tokens for a request, one each 12 to 20 ms. A mistake in a unit is beyond.
-var values = map[string]struct{ low, high float64 }{
-	"ttft":                 {0.006, 10},
-	"itl":                  {0.004, 0.5},
-	"tpot":                 {0.004, 0.5},
-	"e2e":                  {0.4, 20},
-	"queueTime":            {0, 10},
-	"promptThroughput":     {1, 20000},
-	"generationThroughput": {5, 20000},
-	"prefixCacheHitRatio":  {0, 1},
-	"preemptionRate":       {0, 0},
-}
-
-var allEngines = []engineFacts{
-	{
-		dialect: enginesim.VLLM{}, version: "0.32.0", page: "/metrics", models: true, stillAfter: "3s",
-		load: map[string]sample{
-			"queueDepth":         {"vllm:num_requests_waiting", "vllm:num_requests_waiting{"},
-			"activeRequests":     {"vllm:num_requests_running", "vllm:num_requests_running{"},
-			"kvCacheUtilization": {"vllm:kv_cache_usage_perc", "vllm:kv_cache_usage_perc{"},
-		},
-		grown: []string{
-			"ttft", "itl", "tpot", "e2e", "queueTime", "promptThroughput", "generationThroughput",
-			"prefixCacheHitRatio", "preemptionRate",
-		},
-		unsupported: []string{
-			"ready", "gpuUtilization", "memoryPressure", "power", "energyPerToken", "adaptersWaiting", "adaptersMax",
-		},
-	},
-	{
-		dialect: enginesim.SGLang{}, version: "0.5.23", page: "/metrics", models: true, stillAfter: "3s",
-		load: map[string]sample{
-			"queueDepth":         {"sglang:num_queue_reqs", "sglang:num_queue_reqs{"},
-			"activeRequests":     {"sglang:num_running_reqs", "sglang:num_running_reqs{"},
-			"kvCacheUtilization": {"sglang:token_usage", "sglang:token_usage{"},
-		},
-		grown: []string{
-			"ttft", "itl", "tpot", "e2e", "queueTime", "promptThroughput", "generationThroughput", "prefixCacheHitRatio",
-		},
-		unsupported: []string{
-			"health", "sleeping", "gpuUtilization", "memoryPressure", "power", "energyPerToken", "adaptersWaiting",
-			"adaptersMax", "processStart",
-		},
-	},
-	{
-		// It says nothing of latencies in the release that is simulated.
-		dialect: enginesim.ATOM{}, page: "/metrics", models: true, stillAfter: "8s",
-		load: map[string]sample{
-			"queueDepth":         {"atom:requests_waiting", "atom:requests_waiting "},
-			"activeRequests":     {"atom:requests_running", "atom:requests_running "},
-			"kvCacheUtilization": {"atom:kv_cache_usage_ratio", "atom:kv_cache_usage_ratio "},
-		},
-		grown: []string{"promptThroughput", "generationThroughput", "prefixCacheHitRatio", "preemptionRate"},
-		unsupported: []string{
-			"health", "ready", "sleeping", "contextLimit", "maxConcurrency", "prefixCacheEnabled", "kvCacheCapacity",
-			"kvBlockSize", "ttft", "itl", "tpot", "e2e", "queueTime", "adaptersLoaded", "adaptersWaiting", "adaptersMax",
-			"gpuUtilization", "memoryPressure", "power", "energyPerToken", "engineVersion", "processStart",
-		},
-	},
-	{
-		// The page is of the moment at which a request has completed: the first in
-		// the queue has taken its place, and none has come after it yet.
-		dialect: enginesim.TRTLLM{}, version: "1.3.0", page: "/prometheus/metrics", models: true, lag: 1, stillAfter: "3s",
-		load: map[string]sample{
-			"queueDepth":         {"trtllm_num_requests_waiting", "trtllm_num_requests_waiting{"},
-			"activeRequests":     {"trtllm_num_requests_running", "trtllm_num_requests_running{"},
-			"kvCacheUtilization": {"trtllm_kv_cache_utilization", "trtllm_kv_cache_utilization{"},
-		},
-		grown: []string{
-			"ttft", "tpot", "e2e", "queueTime", "promptThroughput", "generationThroughput", "prefixCacheHitRatio",
-		},
-		unsupported: []string{
-			"ready", "sleeping", "itl", "preemptionRate", "adaptersLoaded", "adaptersWaiting", "adaptersMax",
-			"gpuUtilization", "memoryPressure", "power", "energyPerToken", "processStart",
-		},
-	},
-	{
-		dialect: enginesim.Triton{}, version: "2.64.0", page: "/metrics", stillAfter: "3s",
-		load: map[string]sample{
-			"queueDepth":     {"nv_trt_llm_request_metrics", `nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting"`},
-			"activeRequests": {"nv_trt_llm_request_metrics", `nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="scheduled"`},
-			// The fraction that is on the page too is used over max, and no source.
-			"kvCacheUtilization": {"nv_trt_llm_kv_cache_block_metrics", `nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"`},
-		},
-		grown: []string{"e2e", "queueTime", "promptThroughput", "generationThroughput"},
-		unsupported: []string{
-			"sleeping", "servedModels", "contextLimit", "prefixCacheEnabled", "prefixCacheHitRatio", "adaptersLoaded",
-			"adaptersWaiting", "adaptersMax", "itl", "tpot", "preemptionRate", "processStart",
-		},
-	},
-}
-
 func (e engineFacts) name() string { return e.dialect.Name() }
 
 // loadFields are what rungs depend on.
@@ -198,17 +79,6 @@ func (r replica) told(o *v1alpha1.Observation) bool {
 		want = float64(r.Waiting) - r.lag
 	}
 	return running && waiting && active == float64(r.Running) && queue == want && o.Fields["kvCacheUtilization"].State == v1alpha1.Fresh
-}
-
-// lacks reports that a report says of each field that the engine does not have that
-// it is unsupported. Some of them are looked for every few seconds only.
-func (r replica) lacks(o *v1alpha1.Observation) bool {
-	for _, field := range r.unsupported {
-		if got := o.Fields[field]; got.Support != v1alpha1.Unsupported || got.State != v1alpha1.Missing {
-			return false
-		}
-	}
-	return true
 }
 
 // startEngines starts a fleet of these replicas: e1, e2, ...
@@ -357,19 +227,12 @@ func inFull(r v1alpha1.Reading) string {
 	return "\n" + string(text)
 }
 
-// amount is the number that a fresh reading tells, of a distribution its mean.
+// amount is the number that a fresh reading tells.
 func amount(r v1alpha1.Reading) (v float64, ok bool) {
 	if r.State != v1alpha1.Fresh {
 		return 0, false
 	}
-	switch v := r.Value.(type) {
-	case float64:
-		return v, true
-	case v1alpha1.Distribution:
-		return v.Mean, v.Count > 0
-	default:
-		return 0, false
-	}
+	return number(r)
 }
 
 func TestTwoReplicasOfEachEngine(t *testing.T) {
@@ -379,6 +242,7 @@ func TestTwoReplicasOfEachEngine(t *testing.T) {
 		"S3 one whose page is frozen is neither believed nor starved":    frozenEngines,
 		"R4 M6 M13 M18 one without a page is not idle, and serves still": pagelessEngines,
 		"one that is asleep or unhealthy gets nothing":                   sleepingEngines,
+		"each fault of a page is told and spoils no more than it must":   faultyPages,
 		"another engine at the same address is read as what it is":       replacedEngines,
 		"R5 one that was killed is left":                                 killedEngines,
 	} {
@@ -399,12 +263,6 @@ func healthyEngines(t *testing.T, binary string) {
 		}
 		if o.Replica.Incarnation != 1 || o.Order != "normal" || o.Excluded != "" || o.ScrapeError != "" {
 			t.Errorf("%s: incarnation %d, order %q, excluded %q, failing %q", r.name(), o.Replica.Incarnation, o.Order, o.Excluded, o.ScrapeError)
-		}
-		for field, s := range r.load {
-			got := o.Fields[field]
-			if got.Source == nil || got.Source.Path != r.page || got.Source.Metric != s.family {
-				t.Errorf("%s: %s is read from %+v, want %s at %s", r.name(), field, got.Source, s.family, r.page)
-			}
 		}
 	}
 
@@ -427,28 +285,7 @@ func healthyEngines(t *testing.T, binary string) {
 		}
 	}
 	for i, r := range replicas {
-		o := f.reported(i, "what counts is known by its growth", func(o *v1alpha1.Observation) bool {
-			for _, field := range r.grown {
-				if _, known := amount(o.Fields[field]); !known {
-					return false
-				}
-			}
-			return (o.Fields["servedModels"].State == v1alpha1.Fresh || !r.models) && o.Replica.EngineVersion == r.version
-		})
-		for _, field := range r.grown {
-			if got, _ := amount(o.Fields[field]); got < values[field].low || got > values[field].high {
-				t.Errorf("%s: %s is %v, want %v", r.name(), field, got, values[field])
-			}
-		}
-		if names, _ := o.Fields["servedModels"].Value.([]string); r.models && !slices.Equal(names, []string{enginesim.DefaultModel}) {
-			t.Errorf("%s: it serves %v: %s", r.name(), names, inFull(o.Fields["servedModels"]))
-		}
-		for _, field := range r.unsupported {
-			got := o.Fields[field]
-			if got.Support != v1alpha1.Unsupported || got.State != v1alpha1.Missing || got.Value != nil || len(got.Reasons) == 0 {
-				t.Errorf("%s: %s should be unsupported, for a reason: %s", r.name(), field, inFull(got))
-			}
-		}
+		f.truthful(i, r, "is well", well)
 	}
 
 	for i, e := range f.engines {
@@ -474,47 +311,41 @@ func frozenEngines(t *testing.T, binary string) {
 	f := startEngines(t, binary, replicas, spec{berth: quick(t)})
 	for i, r := range replicas {
 		f.reported(i, "its load is known", r.told)
+		f.truthful(i, r, "before it is frozen", well)
 	}
-	for frozen := 0; frozen < len(replicas); frozen += 2 {
-		f.fault(frozen, enginesim.Faults{FreezePage: true})
-		if err := f.engines[frozen].SetLoad(enginesim.Load{}); err != nil {
+	for stuck := 0; stuck < len(replicas); stuck += 2 {
+		f.fault(stuck, enginesim.Faults{FreezePage: true})
+		if err := f.engines[stuck].SetLoad(enginesim.Load{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// isFrozen is what must be true from then on. Engines that state a time are
-	// doubted for that when it is 30 s old.
-	isFrozen := func(r v1alpha1.Reading) bool {
-		return r.State == v1alpha1.Stale && r.Quality < 1 && slices.ContainsFunc(r.Reasons, func(why string) bool {
-			return strings.HasPrefix(why, "frozen: ") || strings.HasPrefix(why, "the engine's own time is ")
-		})
-	}
-	for frozen := 0; frozen < len(replicas); frozen += 2 {
-		r := replicas[frozen]
-		o := f.reported(frozen, "its load is stale since its page is frozen", func(o *v1alpha1.Observation) bool {
+	for stuck := 0; stuck < len(replicas); stuck += 2 {
+		r := replicas[stuck]
+		o := f.reported(stuck, "its load is stale since its page is frozen", func(o *v1alpha1.Observation) bool {
 			return !slices.ContainsFunc(loadFields, func(field string) bool { return !isFrozen(o.Fields[field]) })
 		})
-		queue := f.pageValue(frozen, r.engineFacts, r.load["queueDepth"].prefix)
+		queue := f.pageValue(stuck, r.engineFacts, r.load["queueDepth"].prefix)
 		if o.Fields["queueDepth"].Value != queue || queue < 5 {
 			t.Errorf("%s: the stale queueDepth is %v, want that of the page, %v, of at least 5", r.name(), o.Fields["queueDepth"].Value, queue)
 		}
-		pair := []string{f.engines[frozen].Addr(), f.engines[frozen+1].Addr()}
+		pair := []string{f.engines[stuck].Addr(), f.engines[stuck+1].Addr()}
 		n := 0
 		eventually(t, r.name()+": the frozen replica gets a request", func() bool {
-			f.reported(frozen+1, "its load is known", func(o *v1alpha1.Observation) bool { return loadIs(o, v1alpha1.Fresh) })
+			f.reported(stuck+1, "its load is known", func(o *v1alpha1.Observation) bool { return loadIs(o, v1alpha1.Fresh) })
 			n++
 			a := f.askOf(pair, fmt.Sprint("request ", n))
 			d := f.record(a.decision())
-			known, ok := evidence(d, "queueDepth", nameOf(frozen))
+			known, ok := evidence(d, "queueDepth", nameOf(stuck))
 			if a.status != http.StatusOK || !ok || known.State != "stale" || known.Estimate != nil && *known.Estimate >= queue {
 				t.Fatalf("%s: status %d on rung %q with a queue that is %s %v, taken for %v; want what is stale replaced",
 					r.name(), a.status, d.Rung, known.State, valueOf(known.Value), valueOf(known.Estimate))
 			}
-			return a.engine() == nameOf(frozen) && d.Rung == "partial"
+			return a.engine() == nameOf(stuck) && d.Rung == "partial"
 		})
 		// A request that came and went, and moved nothing on the page, is no reason
 		// to believe it.
 		ended := time.Now()
-		f.reported(frozen, "it was read again", func(o *v1alpha1.Observation) bool {
+		f.reported(stuck, "it was read again", func(o *v1alpha1.Observation) bool {
 			queue := o.Fields["queueDepth"]
 			if !isFrozen(queue) {
 				t.Fatalf("%s: after a request the frozen page counts again: %s", r.name(), inFull(queue))
@@ -522,19 +353,39 @@ func frozenEngines(t *testing.T, binary string) {
 			return queue.ObservedAt.Sub(ended) > time.Second
 		})
 	}
+	for stuck := 0; stuck < len(replicas); stuck += 2 {
+		f.truthful(stuck, replicas[stuck], "whose page is frozen", frozen)
+		f.truthful(stuck+1, replicas[stuck+1], "beside it", well)
+		pair := []string{f.engines[stuck].Addr(), f.engines[stuck+1].Addr()}
+		const requests = 30
+		got := 0
+		for n := range requests {
+			a := f.askOf(pair, fmt.Sprint("share ", n))
+			if a.status != http.StatusOK {
+				t.Errorf("%s: status %d from %q", replicas[stuck].name(), a.status, a.engine())
+			}
+			if a.engine() == nameOf(stuck) {
+				got++
+			}
+		}
+		// By what its page says it would get none, and all by what it does.
+		if got < requests/10 || got > requests-requests/10 {
+			t.Errorf("%s: the frozen replica got %d of %d requests, want about as many as the other", replicas[stuck].name(), got, requests)
+		}
+	}
 
-	for frozen := 0; frozen < len(replicas); frozen += 2 {
-		if err := f.engines[frozen].SetLoad(enginesim.Load{Running: 2}); err != nil {
+	for stuck := 0; stuck < len(replicas); stuck += 2 {
+		if err := f.engines[stuck].SetLoad(enginesim.Load{Running: 2}); err != nil {
 			t.Fatal(err)
 		}
-		f.fault(frozen, enginesim.Faults{})
+		f.fault(stuck, enginesim.Faults{})
 	}
-	for frozen := 0; frozen < len(replicas); frozen += 2 {
-		f.reported(frozen, "its load is known again", func(o *v1alpha1.Observation) bool { return loadIs(o, v1alpha1.Fresh) })
-		pair := []string{f.engines[frozen].Addr(), f.engines[frozen+1].Addr()}
-		eventually(t, replicas[frozen].name()+": it is preferred for what it says now", func() bool {
+	for stuck := 0; stuck < len(replicas); stuck += 2 {
+		f.truthful(stuck, replicas[stuck], "whose page moves again", well)
+		pair := []string{f.engines[stuck].Addr(), f.engines[stuck+1].Addr()}
+		eventually(t, replicas[stuck].name()+": it is preferred for what it says now", func() bool {
 			a := f.askOf(pair, "again")
-			return a.engine() == nameOf(frozen) && a.header.Get("X-Berth-Rung") == "full"
+			return a.engine() == nameOf(stuck) && a.header.Get("X-Berth-Rung") == "full"
 		})
 	}
 }
@@ -608,15 +459,13 @@ func pagelessEngines(t *testing.T, binary string) {
 			})
 		}
 		for w, way := range ways {
-			pageless := first + 2 + w
-			o := f.reported(pageless, "it was asked", func(o *v1alpha1.Observation) bool { return o.ScrapeError != "" })
+			missing := first + 2 + w
+			o := f.reported(missing, "it was asked", func(o *v1alpha1.Observation) bool { return o.ScrapeError != "" })
 			if o.ScrapeError != way.reason || o.Engine != name || o.Excluded != "" {
 				t.Errorf("%s, %s: failing %q, engine %q, excluded %q; want %s", name, way.name, o.ScrapeError, o.Engine, o.Excluded, way.reason)
 			}
-			if !loadIs(o, v1alpha1.Missing) {
-				t.Errorf("%s, %s: the load should be missing: %s", name, way.name, inFull(o.Fields["queueDepth"]))
-			}
-			with := []string{f.engines[pageless].Addr(), f.engines[little].Addr(), f.engines[busy].Addr(), f.engines[busier].Addr()}
+			f.truthful(missing, replicas[missing], "with "+way.name, pageless)
+			with := []string{f.engines[missing].Addr(), f.engines[little].Addr(), f.engines[busy].Addr(), f.engines[busier].Addr()}
 			n := 0
 			eventually(t, name+": requests are placed by what is known of the others", func() bool {
 				a := f.askOf(with, fmt.Sprint("request ", n))
@@ -624,7 +473,7 @@ func pagelessEngines(t *testing.T, binary string) {
 				if d.Rung != "partial" {
 					return false // the picker was kept from reading them for too long
 				}
-				known, ok := evidence(d, "queueDepth", nameOf(pageless))
+				known, ok := evidence(d, "queueDepth", nameOf(missing))
 				if a.engine() != nameOf(little) || !ok || known.State != "missing" || known.Value != nil {
 					t.Errorf("%s, %s: status %d from %q, with a queue that is %s %v; want the one that does little",
 						name, way.name, a.status, a.engine(), known.State, valueOf(known.Value))
@@ -632,14 +481,19 @@ func pagelessEngines(t *testing.T, binary string) {
 				n++
 				return n == 3
 			})
-			if a := f.askOf(with[:1], "alone"); a.status != http.StatusOK || a.engine() != nameOf(pageless) {
+			if a := f.askOf(with[:1], "alone"); a.status != http.StatusOK || a.engine() != nameOf(missing) {
 				t.Errorf("%s, %s: alone, status %d from %q", name, way.name, a.status, a.engine())
 			}
 		}
 		undeclared := first + 2 + len(ways)
 		o := f.reported(undeclared, "it was asked", func(o *v1alpha1.Observation) bool { return o.ScrapeError != "" })
-		if o.Engine != "unknown" || !loadIs(o, v1alpha1.Missing) {
-			t.Errorf("%s without a page and undeclared: engine %q, %s", name, o.Engine, inFull(o.Fields["queueDepth"]))
+		if o.Engine != "unknown" || o.Profile != "" {
+			t.Errorf("%s without a page and undeclared: engine %q by profile %q, want unknown by none", name, o.Engine, o.Profile)
+		}
+		for field, got := range o.Fields {
+			if !absent(got, v1alpha1.SupportUnknown, "not read") {
+				t.Errorf("%s without a page and undeclared: %s should be unknown since nothing was read: %s", name, field, inFull(got))
+			}
 		}
 		if n := f.engines[undeclared].Arrivals().Drained; n != 0 {
 			t.Errorf("%s: a page that empties when it is read was read %d times", name, n)
@@ -680,18 +534,22 @@ func sleepingEngines(t *testing.T, binary string) {
 		// path and status of a page that says it; of none, the engine sleeps.
 		path   string
 		status int64
+		// others are fields that change with it.
+		others []string
 	}{
-		{"vllm", "sleeping", true, "", 0},
-		{"vllm", "health", false, "/health", 503},
-		{"sglang", "ready", false, "", 0},
-		{"trtllm-serve", "health", false, "/health", 503},
-		{"triton-tensorrt-llm", "ready", false, "", 0},
-		{"triton-tensorrt-llm", "health", false, "/v2/health/live", 400},
+		{"vllm", "sleeping", true, "", 0, nil},
+		{"vllm", "health", false, "/health", 503, nil},
+		{"sglang", "ready", false, "", 0, nil},
+		{"trtllm-serve", "health", false, "/health", 503, nil},
+		// The device has nothing to do.
+		{"triton-tensorrt-llm", "ready", false, "", 0, []string{"gpuUtilization", "power"}},
+		{"triton-tensorrt-llm", "health", false, "/v2/health/live", 400, nil},
 	}
 	var replicas []replica
 	for _, tc := range cases {
 		e := allEngines[slices.IndexFunc(allEngines, func(e engineFacts) bool { return e.name() == tc.engine })]
-		replicas = append(replicas, replica{e, enginesim.Load{Running: 1}, true}, replica{e, enginesim.Load{Running: 6, Waiting: 2}, true})
+		// Of two there is always one that the latest report says to run.
+		replicas = append(replicas, replica{e, enginesim.Load{Running: 2}, true}, replica{e, enginesim.Load{Running: 6, Waiting: 2}, true})
 	}
 	doors := make([]*door, len(replicas))
 	f := startEngines(t, binary, replicas, spec{
@@ -749,11 +607,26 @@ func sleepingEngines(t *testing.T, binary string) {
 		}
 		expectRefusal(t, f.askOf(pair[:1], "alone"), 503, "unhealthy")
 	}
+	for i, tc := range cases {
+		r := replicas[2*i]
+		// Of an engine that sleeps the page stands still, as far as it is about requests.
+		is := well
+		if tc.path == "" {
+			is = frozen
+		}
+		o := f.truthful(2*i, r, fmt.Sprintf("whose %s is %v", tc.field, tc.value), is, append(tc.others, tc.field)...)
+		asked := r.stated[tc.field]
+		if got := o.Fields[tc.field]; got.Value != tc.value || !r.readFrom(got, asked) || !rightly(got, asked.qualityOf(got.Value), false) {
+			t.Errorf("%s: %s should be %v from %s%s: %s", tc.engine, tc.field, tc.value, asked.path, asked.metric, inFull(got))
+		}
+		f.truthful(2*i+1, replicas[2*i+1], "beside it", well)
+	}
 	for i := range cases {
 		sleep(i, false)
 	}
 	for i, tc := range cases {
 		f.reported(2*i, "it is back", func(o *v1alpha1.Observation) bool { return o.Excluded == "" && o.Fields[tc.field].Value == !tc.value })
+		f.truthful(2*i, replicas[2*i], "that is back", well)
 		if a := f.askOf([]string{doors[2*i].address}, "back"); a.status != http.StatusOK {
 			t.Errorf("%s: status %d after it woke", tc.engine, a.status)
 		}
@@ -842,7 +715,7 @@ func replacedEngines(t *testing.T, binary string) {
 		what := fmt.Sprintf("%s at the address of a %s (declared: %v)", c.after.name(), c.before.name(), c.before.declared)
 		o := f.reported(i, what+" is read", func(o *v1alpha1.Observation) bool {
 			return o.Engine == c.after.name() && c.after.told(o) && o.Replica.EngineVersion == c.after.version &&
-				(o.Fields["servedModels"].State == v1alpha1.Fresh) == c.after.models && c.after.lacks(o)
+				(o.Fields["servedModels"].State == v1alpha1.Fresh) == c.after.models
 		})
 		if o.Replica.Incarnation != 2 {
 			t.Errorf("%s: incarnation %d, want 2", what, o.Replica.Incarnation)
