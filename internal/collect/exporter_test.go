@@ -138,6 +138,27 @@ func TestAnExporterThatFailsHoldsToWhatItSaidUntilThatExpires(t *testing.T) {
 	}
 }
 
+// An engine may be away while the exporter on its node is well.
+func TestWhatAnExporterSaysIsTakenOverWhileTheEndpointsPageFails(t *testing.T) {
+	for name, fails := range map[string]http.HandlerFunc{"an answer without a page": http.NotFound, "no answer": aborts(true)} {
+		t.Run(name, func(t *testing.T) {
+			x := newFakeEngine(t, site{"/metrics": gpus(map[string]float64{"llm/a": 300})}.ServeHTTP)
+			e := newFakeEngine(t, calm.handle)
+			f := start(t, func(o *Options) { named(o); o.Exporters = []Exporter{dcgm(t, x)} }, e.podded("a", "llm/a"))
+			f.see("dcgm ok")
+			f.refreshed(0)
+			load := f.endpoint(0).Snapshot().Readings[telemetry.QueueDepth]
+			e.serve(fails)
+			x.serve(text(gpus(map[string]float64{"llm/a": 450})))
+			f.see("dcgm ok")
+			f.turns("the new power", func() bool { return f.power(0).Value == 450 })
+			if got := f.endpoint(0).Snapshot().Readings[telemetry.QueueDepth]; got.Value != load.Value || got.ObservedAt != load.ObservedAt {
+				t.Errorf("queueDepth %+v, was %+v", got, load)
+			}
+		})
+	}
+}
+
 func TestAnExporterIsReadAtTheIdleCadenceAndLessOftenWhileItFails(t *testing.T) {
 	x := newFakeEngine(t, site{"/metrics": gpus(map[string]float64{"llm/a": 300})}.ServeHTTP)
 	f := start(t, func(o *Options) { named(o); o.Exporters = []Exporter{dcgm(t, x)} })

@@ -158,6 +158,7 @@ func (w *worker) readEndpoint(j job, r *report) {
 	if s == nil {
 		m.failing = true
 		w.withoutMetrics(j, m, r)
+		w.rejoin(j, m)
 		return
 	}
 	if m.failing {
@@ -529,6 +530,14 @@ func (w *worker) withoutMetrics(j job, m *memory, r *report) {
 	if more != s || before == nil && r.reason == "no_engine_families" {
 		// The load on it is as old as it was: no request in flight is counted in.
 		w.publish(j, m, more, m.mark)
+	}
+}
+
+// rejoin takes over what exporters have said since: they may be well while the
+// endpoint's own page is not.
+func (w *worker) rejoin(j job, m *memory) {
+	if len(w.table.exporters) > 0 && m.own != nil && j.ctx.Err() == nil {
+		w.publish(j, m, m.own, m.mark)
 	}
 }
 
