@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"sync"
@@ -126,6 +127,35 @@ func validAuthorities(text []byte) ([]byte, error) {
 		return nil, errors.New("it has no certificate in PEM")
 	}
 	return text, nil
+}
+
+// CheckAccess says which of the files that engines are asked with are of no use now, as
+// "member: path: why". A picker starts without them all the same, since a file may come
+// later, and says so in its log.
+func CheckAccess(a engine.Access) (problems []string) {
+	for _, f := range []struct {
+		member, path string
+		most         int64
+		valid        func([]byte) ([]byte, error)
+	}{
+		{"auth.bearerTokenFile", a.TokenFile, maxSecret, validToken},
+		{"tls.caFile", a.CAFile, maxAuthorities, validAuthorities},
+	} {
+		if f.path == "" {
+			continue
+		}
+		text, err := readFile(f.path, f.most)
+		if err == nil {
+			_, err = f.valid(text)
+		}
+		if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
+			err = pe.Err
+		}
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %q: %v", f.member, f.path, err))
+		}
+	}
+	return problems
 }
 
 // watchedFile is a file that may change at any time, and its last content.

@@ -123,8 +123,9 @@ func TestM15_EachReplicaOfAMixedPoolHasItsCacheRead(t *testing.T) {
 	}
 }
 
-// Whether a page is whole is for the transfer to say: a page that has no newline at its
-// end and is whole is read, and one that is cut where a number could end is not.
+// A page is whole if its transfer is, and if a line that is read ends in a line feed: a
+// server that counts wrong, or a proxy whose upstream died, ends a transfer in order
+// where a number could have had more digits.
 func TestM26_TheTransferTellsWhetherAPageIsWhole(t *testing.T) {
 	const whole = "vllm:num_requests_running 1\nvllm:num_requests_waiting 40"
 	cut := strings.TrimSuffix(whole, "0")
@@ -136,10 +137,14 @@ func TestM26_TheTransferTellsWhetherAPageIsWhole(t *testing.T) {
 		handler http.HandlerFunc
 		want    string
 	}{
-		{"announced", text(whole), "ok"},
-		{"in chunks", chunked(whole, "0\r\n\r\n"), "ok"},
+		{"announced", text(whole + "\n"), "ok"},
+		{"in chunks", chunked(whole+"\n", "0\r\n\r\n"), "ok"},
+		{"with the mark of OpenMetrics alone in its last line", text(whole + "\n# EOF"), "ok"},
+		{"announced, without a line feed at the end", text(whole), "truncated"},
+		{"announced, cut in the number", text(cut), "truncated"},
+		{"in chunks, cut in the number", chunked(cut, "0\r\n\r\n"), "truncated"},
 		{"ended by the connection, after a newline", raw("HTTP/1.0 200 OK\r\n\r\n" + whole + "\n"), "ok"},
-		{"CRLF", text(strings.ReplaceAll(whole, "\n", "\r\n")), "ok"},
+		{"CRLF", text(strings.ReplaceAll(whole+"\n", "\n", "\r\n")), "ok"},
 		{"ended by the connection", raw("HTTP/1.0 200 OK\r\n\r\n" + whole), "truncated"},
 		{"ended by the connection in the number", raw("HTTP/1.0 200 OK\r\n\r\n" + cut), "truncated"},
 		{"in chunks, without the last", chunked(cut, ""), "truncated"},
@@ -257,7 +262,7 @@ func TestARestartInPlaceIsSeenWithoutAProcessStart(t *testing.T) {
 		{"its counters go on", nil, 5000, 1},
 		{"a counter fell", nil, 10, 2},
 		{"nobody listened, and its counters go on", aborts(true), 5000, 2},
-		{"it answered with an error, and its counters go on", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, 5000, 1},
+		{"it answered with an error, and its counters go on", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, 5000, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := newFakeEngine(t, page(1000))
@@ -600,7 +605,7 @@ func TestARedirectionIsFollowedOnlyToTheSameSchemeHostAndPort(t *testing.T) {
 				t.Errorf("%d from %s://%s to %.80q: %q %t, want %q", status, c.scheme, c.host, c.location, got, ok, c.want)
 			}
 		}
-		resp := &http.Response{StatusCode: 200, Header: http.Header{"Location": {c.location}}, Request: asked}
+		resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Location": {c.location}}, Request: asked}
 		if got, ok := sameOrigin(q, resp); ok {
 			t.Errorf("a page that is there leads to %q", got)
 		}
@@ -800,7 +805,7 @@ func TestABadSlowPageSpoilsWhatItWouldSayAlone(t *testing.T) {
 		// version: the version is still read in the same turn.
 		version bool
 	}{
-		"an error": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, true},
+		"an error": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, true},
 		"HTML":     {text("<html></html>"), true},
 		"22 MB in a name": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(`{"data":[{"id":"`))

@@ -87,7 +87,7 @@ type answer struct {
 	// connection, if so.
 	status    int
 	connected bool
-	body   []byte
+	body      []byte
 	// unended: only the end of the connection ended the body, and not in a
 	// newline. A page of lines may have been cut in the middle of a number.
 	unended bool

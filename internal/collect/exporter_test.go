@@ -92,10 +92,7 @@ func TestAPodOfSeveralEndpointsGivesItsValuesToNoneOfThem(t *testing.T) {
 	}
 	// One of them leaves: what is left is the other's.
 	f.update(first.podded("a-0", "llm/a"))
-	f.refreshed(0)
-	if r := f.power(0); r.Value != 300 {
-		t.Errorf("power of the only endpoint %+v", r)
-	}
+	f.turns("the power of the only endpoint", func() bool { return f.power(0).Value == 300 })
 }
 
 func TestAnExporterThatFailsHoldsToWhatItSaidUntilThatExpires(t *testing.T) {

@@ -119,7 +119,7 @@ func unread(s *telemetry.Snapshot, from engine.Page, reason string) *telemetry.S
 	if s.ScrapedAt == 0 {
 		return s
 	}
-	words := "not read: " + from.Path + " fails with " + reason
+	words := telemetry.NotRead + ": " + from.Path + " fails with " + reason
 	next := s
 	for _, f := range from.Reads() {
 		r := &s.Readings[f]
@@ -130,7 +130,7 @@ func unread(s *telemetry.Snapshot, from engine.Page, reason string) *telemetry.S
 			own := *s
 			next = &own
 		}
-		next.Readings[f] = telemetry.Reading{Support: r.Support, Detail: &telemetry.Detail{Reasons: []string{words}}}
+		next.Readings[f] = telemetry.Reading{Support: r.Support, Detail: &telemetry.Detail{Reasons: []string{words}, Unread: true}}
 	}
 	return next
 }

@@ -67,15 +67,17 @@
 //	      times: {metric: m, label: l, combine: one}  # a factor
 //	      over: [{metric: m, combine: sum}]  # divided by the sum of these
 //	      scale: 0.01             # to the unit of the catalogue
-//	      window: 30s             # the family counts: what it grew by in this time
+//	      window: 30s             # the family counts: what it grew by in this time; not of a share without over
 //	      count: {metric: m}      # of a distribution without buckets: metric is the sum, this the count
 //	      differs: label          # of names: where this label says the same, they mean nothing
 //	      invert: false           # of a yes-or-no field: true where the value is 0
 //	      quality: 1              # 0.01 to 1; below 1 it needs because
 //	      because: ""
+//	    contradicted:             # a value is invalid where the sum of these is more than that of those
+//	    - {more: [{metric: m, where: {name: value}}], than: [{metric: m}], by: 0.05, because: words}  # by: so much of it is let pass
 //	    off:                      # asked where no source has a value: is the field switched off here?
 //	    - {metric: m, label: l, where: {name: value}, is: "False", because: words}
-//	    - {metric: m, above: 0, because: words}
+//	    - {metric: m, above: 0, because: words}  # not where a family of a field with the same words is on the page
 //	unsupported:                  # fields that this engine has no source for, and why
 //	  power: not exported
 //
@@ -100,7 +102,20 @@
 //     observed, and a window in which a counter fell, a series went or the
 //     buckets changed yield no value, and each says so.
 //   - A page that is not text, that was cut, that joins several replicas or
-//     that has not one family of the engine yields no snapshot at all.
+//     that has not one family of the engine yields no snapshot at all. A control
+//     character outside of labels' values and help texts makes it no text. A last
+//     sample that is read must end in a line feed: no transfer vouches for the
+//     digits of a number. "# EOF" needs none.
+//   - The timestamp of a sample is its age: whole milliseconds, or seconds on a page
+//     that ends in "# EOF". The oldest of a value's samples counts. One that is no
+//     time makes the value invalid, one that is ahead makes it doubtful.
+//   - A label that is empty is none, and a name in quotes is the same name.
+//   - A mean is weighted by what both families say of the same rank. Where a weight is
+//     lacking each rank counts the same, and the rule of the reading says so.
+//   - A rank that one load family shows and another does not is not zero: the sum is
+//     missing, a mean or a largest doubtful.
+//   - A counter that fell, or all that had counted gone, is another process. One of
+//     several that is gone may come back.
 //
 // A reading that is young may still be wrong. Read doubts it by what else is
 // known: the time that the engine states, a page that stands still although

@@ -50,19 +50,35 @@ func (e *evaluation) doubtClock(s *telemetry.Snapshot) {
 		return
 	}
 	o := e.combined(&clock.series, amount)
-	if o.kind != possible {
+	if o.kind != possible && o.kind != impossible {
 		return
 	}
-	at := e.past(instant(o.value))
-	if at == 0 {
-		return
-	}
+	said := instant(o.value)
+	at := e.past(said)
 	age := e.in.At.Sub(at)
-	old := age > clock.maxAge && (!clock.whileBusy || busyReadings(s))
+	counts := !clock.whileBusy || busyReadings(s)
+	old := at != 0 && age > clock.maxAge && counts
+	doubt := ""
+	switch name := e.profile.families[clock.family].name; {
+	case !counts || at != 0 && o.kind == possible:
+	case o.kind == impossible:
+		doubt = "the engine's own time says nothing: " + o.reason
+	case said == 0:
+		doubt = fmt.Sprintf("the engine's own time says nothing: %s: value %v is no time", name, o.value)
+	default:
+		doubt = fmt.Sprintf("the engine's own time is ahead of the scrape by more than %v, and does not show how old the page is", clockSkew)
+	}
 	for i := range e.profile.rules {
 		rule := &e.profile.rules[i]
 		r := &s.Readings[rule.field]
 		if r.Recorded != telemetry.Fresh || rule.seldom && !e.counting || rule.field == telemetry.ProcessStart {
+			continue
+		}
+		if doubt != "" {
+			e.distrust(r, doubtful, doubt)
+			continue
+		}
+		if at == 0 {
 			continue
 		}
 		own := *r.Detail
@@ -72,6 +88,19 @@ func (e *evaluation) doubtClock(s *telemetry.Snapshot) {
 			e.distrust(r, hopeless, fmt.Sprintf("the engine's own time is %v before the scrape, want at most %v", age.Round(time.Millisecond), clock.maxAge))
 			r.Recorded = telemetry.Stale
 		}
+	}
+}
+
+// doubtStamp says of a reading that the engine dates what that is worth: a reading
+// that is older than it lives is stale from the start, and a date in the future is
+// none.
+func (e *evaluation) doubtStamp(r *telemetry.Reading, f telemetry.Field, at telemetry.Instant) {
+	switch {
+	case at == 0:
+	case e.past(at) == 0:
+		e.distrust(r, doubtful, fmt.Sprintf("a timestamp is ahead of the scrape by more than %v", clockSkew))
+	case e.in.At.Sub(r.ObservedAt) >= e.profile.ttl[f]:
+		e.distrust(r, r.Quality, "the timestamp of the sample is older than the reading lives")
 	}
 }
 
@@ -105,6 +134,10 @@ func (e *evaluation) doubtStandstill(s *telemetry.Snapshot) {
 	if h == nil || h.movedAt == 0 {
 		return
 	}
+	if !e.counting && e.loadMoved(s) {
+		// The rest of a page that is read in part is not looked at.
+		h.movedAt, h.stale = e.in.At, ""
+	}
 	still, limit := e.in.At.Sub(h.movedAt), e.profile.still
 	busy, idle := e.in.Traffic.lasting(e.in.At)
 	switch {
@@ -112,7 +145,7 @@ func (e *evaluation) doubtStandstill(s *telemetry.Snapshot) {
 	case busy >= limit:
 		words := fmt.Sprintf("no value on the page moved for %v while requests of this picker were there", still.Round(time.Second))
 		if still < standstill*limit || busy < standstill*limit {
-			e.distrustLoad(s, false, words)
+			e.distrustAll(s, false, words)
 			return
 		}
 		h.stale = words
@@ -122,8 +155,20 @@ func (e *evaluation) doubtStandstill(s *telemetry.Snapshot) {
 	// A request that comes and goes meanwhile makes a page that stands still no
 	// better.
 	if h.stale != "" {
-		e.distrustLoad(s, true, h.stale)
+		e.distrustAll(s, true, h.stale)
 	}
+}
+
+// loadMoved reports that the page says another load than the one before it.
+func (e *evaluation) loadMoved(s *telemetry.Snapshot) bool {
+	if e.in.Previous == nil {
+		return false
+	}
+	return slices.ContainsFunc(telemetry.LoadFields[:], func(f telemetry.Field) bool {
+		before, now := &e.in.Previous.Readings[f], &s.Readings[f]
+		known := (before.Recorded == telemetry.Fresh || before.Recorded == telemetry.Stale) && now.Recorded == telemetry.Fresh
+		return known && before.Value != now.Value
+	})
 }
 
 // lasting is how long it has been so.
@@ -137,10 +182,14 @@ func (t Traffic) lasting(now telemetry.Instant) (busy, idle time.Duration) {
 	return busy, idle
 }
 
-func (e *evaluation) distrustLoad(s *telemetry.Snapshot, stale bool, why string) {
-	for _, f := range telemetry.LoadFields {
-		r := &s.Readings[f]
-		if r.Recorded != telemetry.Fresh {
+// distrustAll doubts what the page says of the present: the load, and what windows
+// have counted. What is carried over from an earlier page was doubted there.
+func (e *evaluation) distrustAll(s *telemetry.Snapshot, stale bool, why string) {
+	for i := range e.profile.rules {
+		rule := &e.profile.rules[i]
+		r := &s.Readings[rule.field]
+		ofNow := slices.Contains(telemetry.LoadFields[:], rule.field) || rule.windowed()
+		if !ofNow || rule.seldom && !e.counting || r.Recorded != telemetry.Fresh {
 			continue
 		}
 		if stale {

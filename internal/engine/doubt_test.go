@@ -68,15 +68,15 @@ func TestTheTimeThatAnEngineStates(t *testing.T) {
 		{"nanoseconds, old", "1798761480000000000", outcome{telemetry.Stale, 0.1, (now - 120) * second, "the engine's own time is 2m0s before the scrape, want at most 30s"}},
 		{"a clock that is a little ahead", "1798761630", outcome{telemetry.Fresh, 1, now * second, ""}},
 		{"a clock that is ahead by a minute", "1798761660", outcome{telemetry.Fresh, 1, now * second, ""}},
-		{"the future", "1798761661", outcome{telemetry.Fresh, 1, 0, ""}},
-		{"the future by years", "2098761600", outcome{telemetry.Fresh, 1, 0, ""}},
-		{"the future by centuries", "20000000000", outcome{telemetry.Fresh, 1, 0, ""}},
-		{"the future beyond what nanoseconds can count", "50000000000", outcome{telemetry.Fresh, 1, 0, ""}},
-		{"zero", "0", outcome{telemetry.Fresh, 1, 0, ""}},
-		{"seconds since the start", "86400", outcome{telemetry.Fresh, 1, 0, ""}},
-		{"no time at all", "1e300", outcome{telemetry.Fresh, 1, 0, ""}},
-		{"not a number", "NaN", outcome{telemetry.Fresh, 1, 0, ""}},
-		{"negative", "-5", outcome{telemetry.Fresh, 1, 0, ""}},
+		{"the future", "1798761661", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time is ahead of the scrape by more than 1m0s, and does not show how old the page is"}},
+		{"the future by years", "2098761600", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time is ahead of the scrape by more than 1m0s, and does not show how old the page is"}},
+		{"the future by centuries", "20000000000", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time says nothing: c:time: value 2e+10 is no time"}},
+		{"the future beyond what nanoseconds can count", "50000000000", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time says nothing: c:time: value 5e+10 is no time"}},
+		{"zero", "0", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time says nothing: c:time: value 0 is no time"}},
+		{"seconds since the start", "86400", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time says nothing: c:time: value 86400 is no time"}},
+		{"no time at all", "1e300", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time says nothing: c:time: value 1e+300 is no time"}},
+		{"not a number", "NaN", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time says nothing: c:time: value NaN: want a finite number of at least 0"}},
+		{"negative", "-5", outcome{telemetry.Fresh, 0.5, 0, "the engine's own time says nothing: c:time: value -5: want a finite number of at least 0"}},
 	}
 	if scriptBegins != now*second {
 		t.Fatalf("the scripts begin at %d", scriptBegins)
@@ -249,6 +249,37 @@ func TestRequestsThatComeAndGoMakeAFrozenPageNoBetter(t *testing.T) {
 	checkLoad(t, r.read(12*time.Second, busy, Traffic{BusySince: since(11 * time.Second)}), telemetry.Stale, 0.1, frozen)
 	checkLoad(t, r.read(14*time.Second, busy, Traffic{IdleSince: since(13 * time.Second)}), telemetry.Stale, 0.1, frozen)
 	checkLoad(t, r.read(16*time.Second, strings.Replace(busy, "0.99", "0.98", 1), Traffic{IdleSince: since(13 * time.Second)}), telemetry.Fresh, 1, "")
+}
+
+// What a page that stands still counts, it does not count anew: its windows say
+// nothing of the present either. What never changes is as it was.
+func TestAFrozenPageSaysNothingOfThroughputEither(t *testing.T) {
+	const frozen = "frozen: no value on the page moved for 10s although it says that the engine works"
+	page := busy + "c:block 16\n"
+	none := Traffic{IdleSince: since(0)}
+	r := readerOf(t, clockProfile)
+	r.read(0, strings.Replace(page, "c:tokens_total 1000", "c:tokens_total 400", 1), none)
+	r.read(20*time.Second, page, none)
+	r.check(r.read(30*time.Second, page, none),
+		`queueDepth stale 50 requests quality=0.1 "`+frozen+`"`,
+		`promptThroughput stale 20 tokens/s quality=0.1 "`+frozen+`"`,
+		`kvBlockSize fresh 16 tokens`)
+	// One that is read in part holds to it.
+	r.check(r.read(30*time.Second+200*time.Millisecond, page, none),
+		`queueDepth stale 50 requests quality=0.1 "`+frozen+`"`,
+		`promptThroughput stale 20 tokens/s quality=0.1 "`+frozen+`"`)
+}
+
+// A page that is read in part shows neither that it moved nor that it stood still.
+func TestAQuietEngineThatBeginsToWorkIsNotFrozen(t *testing.T) {
+	r := readerOf(t, clockProfile)
+	none := Traffic{IdleSince: since(0)}
+	at := time.Duration(0)
+	for ; at <= time.Minute; at += 5 * time.Second {
+		checkLoad(t, r.read(at, idle, none), telemetry.Fresh, 1, "")
+	}
+	checkLoad(t, r.read(at, busy, none), telemetry.Fresh, 1, "")
+	checkLoad(t, r.read(at+time.Second, busy, none), telemetry.Fresh, 1, "")
 }
 
 // TestS3FrozenHighGauges: after a mass abort vLLM shows 99 % of its cache and a

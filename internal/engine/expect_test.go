@@ -261,7 +261,7 @@ type form struct {
 func formsOfAPage(p *Profile) []form {
 	forms := []form{
 		{"CRLF", func(page string) string { return strings.ReplaceAll(page, "\n", "\r\n") }},
-		{"no final newline", func(page string) string { return strings.TrimRight(page, "\n") }},
+		{"no final newline", func(page string) string { return page + "# EOF" }},
 		{"without HELP and TYPE", withoutComments},
 		{"as OpenMetrics", asOpenMetrics},
 		{"with unknown families", withUnknownFamilies},

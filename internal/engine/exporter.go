@@ -25,7 +25,7 @@ func podOf(p *Profile, k *known) Pod {
 		return anyPod
 	}
 	namespace, name := k.labels.Get(p.labels.namespace), k.labels.Get(p.labels.pod)
-	if namespace == "" || name == "" || strings.Contains(namespace, "/") {
+	if namespace == "" || name == "" || strings.Contains(namespace, "/") || strings.Contains(name, "/") {
 		return anyPod
 	}
 	return Pod(namespace + "/" + name)

@@ -9,11 +9,12 @@ import (
 
 // family numbers a family and remembers both spellings of its name.
 func (p *Profile) family(name string) int {
-	if i := slices.IndexFunc(p.families, func(f family) bool { return f.name == name }); i >= 0 {
+	if i, ok := p.numbers[name]; ok {
 		return i
 	}
 	i := len(p.families)
-	p.families = append(p.families, family{name: name, gone: name + " is not on the page", empty: name + " has no sample"})
+	p.numbers[name] = i
+	p.families = append(p.families, family{name: name, base: name, typed: i, gone: name + " is not on the page", empty: name + " has no sample"})
 	for _, spelling := range []string{name, flatten(name)} {
 		p.addName(spelling, naming{i, false})
 		if base, counter := strings.CutSuffix(spelling, "_total"); counter {
@@ -45,14 +46,19 @@ func (p *Profile) judgeFamilies() {
 		for j := range r.sources {
 			s := &r.sources[j]
 			use(&s.series, r.seldom)
+			for _, part := range s.parts() {
+				p.families[part.family].works = p.families[part.family].works || part.label == "" && showsWork(r.field)
+			}
 			for _, part := range slices.Concat(s.parts()[1:], pointers(s.plus)) {
 				use(part, r.seldom)
 			}
 			if s.weight != nil {
 				use(s.weight, r.seldom)
 			}
-			if r.field == telemetry.ProcessStart {
-				p.families[s.family].still = true
+		}
+		for j := range r.contradicted {
+			for _, part := range r.contradicted[j].parts() {
+				use(part, r.seldom)
 			}
 		}
 		for j := range r.off {
@@ -64,7 +70,18 @@ func (p *Profile) judgeFamilies() {
 	}
 	if p.clock != nil {
 		use(&p.clock.series, false)
-		p.families[p.clock.family].still = true
+		p.families[p.clock.family].works = false
+	}
+}
+
+// showsWork reports that what a field is read from moves with the work of the engine
+// alone. What a device draws or holds moves by itself, and so does time.
+func showsWork(f telemetry.Field) bool {
+	switch f {
+	case telemetry.Power, telemetry.GPUUtilization, telemetry.MemoryPressure, telemetry.EnergyPerToken, telemetry.ProcessStart:
+		return false
+	default:
+		return true
 	}
 }
 

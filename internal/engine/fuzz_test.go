@@ -25,6 +25,8 @@ func FuzzPage(f *testing.F) {
 	f.Add([]byte("vllm:kv_cache_usage_perc{pid=\"1\"} NaN\nvllm:kv_cache_usage_perc{pid=\"2\"} 0.5 # {x=\"}\"} 1\n"))
 	f.Add([]byte("sglang:num_running_reqs{a=\"\",tp_rank=\"x\"} 1\nsglang_num_running_reqs{tp_rank=\"0\"} 2\n"))
 	f.Add([]byte("vllm:num_requests_waiting{engine=\"0\"}\t0x1p1\t\nvllm:num_requests_running\t 1_0 \n"))
+	f.Add([]byte("{\"vllm:num_requests_waiting\",engine=\"1\"} 3 1\n# TYPE \"vllm:x\" gauge\nvllm:num_requests_running\x00 5\n"))
+	f.Add([]byte("vllm:cache_config_info{" + strings.Repeat("a=\"\",", maxLabels+1) + "} 1\n"))
 	var plain []*Profile
 	for _, p := range set.Profiles() {
 		f.Add(everyFamily(p))
@@ -144,12 +146,17 @@ func FuzzProfile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p, err := Parse("fuzz.yaml", text)
 		if err != nil {
-			words := err.Error()
-			if !strings.HasPrefix(words, "fuzz.yaml:") || p != nil {
-				t.Errorf("an error without the file, or with a profile: %v", err)
+			if list := Faults(err); len(list) > maxFaults+1 || p != nil {
+				t.Errorf("%d faults, or a profile with them: %v", len(list), err)
 			}
-			if len(words) > 4096 || strings.ContainsFunc(words, unprintable) {
-				t.Errorf("an error that does not fit in a line: %.100q", words)
+			for _, fault := range Faults(err) {
+				words := fault.Error()
+				if !strings.HasPrefix(words, "fuzz.yaml:") {
+					t.Errorf("an error without the file: %v", fault)
+				}
+				if len(words) > 4096 || strings.ContainsFunc(words, unprintable) {
+					t.Errorf("an error that does not fit in a line: %.100q", words)
+				}
 			}
 			return
 		}
@@ -176,6 +183,7 @@ func FuzzSlow(f *testing.F) {
 		`{"data":[{"id":"a","max_model_len":1e300},{"id":"a"}]}`,
 		`{"version":"1","disable_radix_cache":false,"loads":[{"max_running_requests":3},{"max_running_requests":1e15}]}`,
 		`{"loads":[{"max_running_requests":-1},null,3,{"max_running_requests":"x"}],"version":""}`,
+		`{"data":[{"id":"a"}],"data":[{"id":"b"}],"version":"1","version":"2"}`, `{"data":[{},{},{"id":"a\ud800"}],"loads":[{},{"max_running_requests":5.5}]}`,
 		`{"version":{"version":[]},"loads":{"max_running_requests":1}}`, `[]`, `{}`, ``, "\xff", `{"version":"\u0000"}`,
 	} {
 		for _, status := range []int{200, 404, 503, 400, 0} {

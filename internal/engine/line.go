@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"time"
 	"unsafe"
 
 	"github.com/prometheus/common/model"
@@ -58,6 +60,22 @@ func closing(line []byte, open int) int {
 	return -1
 }
 
+// countLabels counts the equals signs outside of quotes.
+func countLabels(text []byte) (n int) {
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\' && quoted:
+			i++
+		case c == '=' && !quoted:
+			n++
+		}
+	}
+	return n
+}
+
 const noParse = "a line does not parse"
 
 // parseSeries reads the labels of a series. fault is empty if they are in order.
@@ -67,6 +85,13 @@ func parseSeries(text []byte, buf *[]byte) (l labels.Labels, fault string) {
 	}
 	if closing(text, bytes.IndexByte(text, '{')) != len(text)-1 {
 		return l, noParse
+	}
+	if hasControl(text) {
+		return l, noParse
+	}
+	// Each label has an equals sign of its own, and a text may have more of them.
+	if bytes.Count(text, []byte("=")) > maxLabels && countLabels(text) > maxLabels {
+		return l, fmt.Sprintf("a series of more than %d labels", maxLabels)
 	}
 	*buf = append(append((*buf)[:0], text...), " 1\n"...)
 	parser := textparse.NewPromParser(*buf, labels.NewSymbolTable(), false)
@@ -89,7 +114,7 @@ func parseSeries(text []byte, buf *[]byte) (l labels.Labels, fault string) {
 
 // nameFault is for a series without braces, which is a name that is known.
 func nameFault(text []byte) string {
-	if bytes.ContainsAny(text, "\"}") {
+	if bytes.ContainsAny(text, "\"}") || hasControl(text) {
 		return noParse
 	}
 	return ""
@@ -97,26 +122,68 @@ func nameFault(text []byte) string {
 
 var errValue = errors.New("not a value")
 
+// stamp is the time that a sample states, in the unit of its page; 0 if it states
+// none, NaN if it states what is none.
+type stamp float64
+
 // parseValue reads what follows a series: a value, perhaps a timestamp, perhaps
 // an exemplar.
-func parseValue(rest []byte) (v float64, at telemetry.Instant, err error) {
+func parseValue(rest []byte) (v float64, at stamp, err error) {
 	token, rest := word(rest)
 	if v, err = parseNumber(token); err != nil {
 		return 0, 0, err
 	}
 	token, rest = word(rest)
 	if len(token) > 0 && token[0] != '#' {
-		stamp, err := parseNumber(token)
+		t, err := parseNumber(token)
 		if err != nil {
 			return 0, 0, err
 		}
-		at = instant(stamp)
+		switch {
+		case t == 0:
+			// As long ago as makes no difference, and not "none".
+			t = 1
+		case math.IsInf(t, 0):
+			t = math.NaN()
+		}
+		at = stamp(t)
 		token, _ = word(rest)
 	}
-	if len(token) > 0 && token[0] != '#' {
+	if len(token) > 0 && token[0] != '#' || len(token) > 0 && hasControl(rest) {
 		return 0, 0, errValue
 	}
 	return v, at, nil
+}
+
+// instant is the time of a stamp: whole milliseconds since the epoch in the text
+// format, seconds in OpenMetrics. It says what is wrong with one that is no time.
+func (s stamp) instant(openMetrics bool) (at telemetry.Instant, fault string) {
+	v, unit := float64(s), float64(time.Millisecond)
+	switch {
+	case s == 0:
+		return 0, ""
+	case openMetrics:
+		unit = float64(time.Second)
+	case v != math.Trunc(v):
+		return 0, badStamp
+	}
+	if math.IsNaN(v) {
+		return 0, badStamp
+	}
+	// What is before the epoch, or later than any clock of this picker, is as good as
+	// any such time.
+	return telemetry.Instant(min(max(v*unit, 1), math.MaxInt64/2)), ""
+}
+
+const badStamp = "a timestamp is no whole number of milliseconds"
+
+// oldest is the older of two times, of which 0 is none: what has no time of its own
+// is of now.
+func oldest(a, b telemetry.Instant) telemetry.Instant {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // word cuts the first word off a line.
@@ -132,7 +199,26 @@ func word(line []byte) (text, rest []byte) {
 	return line[start:end], line[end:]
 }
 
-func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\r' }
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
+
+// hasControl reports that a control character stands outside of quotes.
+func hasControl(text []byte) bool {
+	if !slices.ContainsFunc(text, isControl) {
+		return false
+	}
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\' && quoted:
+			i++
+		case isControl(c) && !quoted:
+			return true
+		}
+	}
+	return false
+}
 
 // parseNumber reads a value as Prometheus does. It knows the signed NaN besides,
 // which C prints and Go refuses.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/berth-dev/berth/internal/telemetry"
 )
 
@@ -48,6 +50,8 @@ func (p *Profile) parseMember(n pair, page *Page) {
 		m["invert"].fail("%s is not a yes-or-no field", f)
 	case got.combine != one && f.Kind() != telemetry.Number:
 		m["combine"].fail("%s is not a number", f)
+	case uncombined(f, got.combine, false) != "":
+		m["combine"].fail("sum, want max or one: %s does not add up", f)
 	case (got.quality < 1) != (got.because != ""):
 		n.fail("quality %v and because %q, want both or neither", got.quality, got.because)
 	}
@@ -55,11 +59,33 @@ func (p *Profile) parseMember(n pair, page *Page) {
 	page.members = append(page.members, got)
 }
 
-// read finds the member and makes a reading of it.
-func (m *member) read(root map[string]any) telemetry.Reading {
-	values := collect(nil, root, m.path)
-	if len(values) == 0 {
+// maxPlaces bounds the places of one page that a member is read from.
+const maxPlaces = 4096
+
+// places are what a path leads to; nulls are nothing.
+type places struct {
+	values []gjson.Result
+	// lacks: an item of a list does not say it. Nobody knows then what the sum or the
+	// largest of them all is.
+	lacks bool
+	fault string
+}
+
+// read finds the member and makes a reading of it. asked is when the page was asked
+// for.
+func (m *member) read(root gjson.Result, asked telemetry.Instant) telemetry.Reading {
+	var at places
+	at.collect(root, m.path, false)
+	whole := m.combine == one && m.field.Kind() != telemetry.Names || !at.lacks
+	switch {
+	case at.fault != "":
+		return m.faulty(at.fault)
+	case len(at.values) == 0:
 		return missing(m.name + " is not stated")
+	case !whole:
+		r := missing(m.name + " is not stated in each place: what it is together is not known")
+		r.Support = telemetry.Supported
+		return r
 	}
 	r := telemetry.Reading{Support: telemetry.Supported, Recorded: telemetry.Fresh, Quality: m.quality, Detail: &telemetry.Detail{}}
 	if m.because != "" {
@@ -68,85 +94,103 @@ func (m *member) read(root map[string]any) telemetry.Reading {
 	var fault string
 	switch m.field.Kind() {
 	case telemetry.Names:
-		r.Detail.Names, fault = texts(values)
+		r.Detail.Names, fault = texts(at.values)
 	case telemetry.Text:
 		var names []string
-		if names, fault = texts(values); fault == "" && len(names) > 1 {
+		if names, fault = texts(at.values); fault == "" && len(names) > 1 {
 			fault = "says more than one thing"
 		} else if fault == "" {
 			r.Detail.Text = names[0]
 		}
 	case telemetry.Bool:
-		r.Value, fault = m.truth(values)
+		r.Value, fault = m.truth(at.values)
 	default:
-		r.Value, fault = m.number(values)
+		r.Value, fault = m.number(at.values)
+		if now := float64(asked) / 1e9; fault == "" && m.field.Kind() == telemetry.Time && r.Value > now+clockSkew.Seconds() {
+			fault = fmt.Sprintf("is %v: later than the page, which was asked for at %.0f", r.Value, now)
+		}
 	}
 	if fault != "" {
-		r = faulty(m.name + " " + fault)
-		r.Support = telemetry.Supported
+		return m.faulty(fault)
 	}
 	return r
 }
 
-// collect follows a path and appends what is at its end; nulls are nothing.
-func collect(values []any, at any, path []string) []any {
-	if len(path) == 0 {
-		if at == nil {
-			return values
-		}
-		return append(values, at)
-	}
-	object, ok := at.(map[string]any)
-	if !ok {
-		return values
-	}
-	name, list := strings.CutSuffix(path[0], "[]")
-	at = object[name]
-	if !list {
-		return collect(values, at, path[1:])
-	}
-	items, _ := at.([]any)
-	for _, item := range items {
-		values = collect(values, item, path[1:])
-	}
-	return values
+func (m *member) faulty(fault string) telemetry.Reading {
+	r := faulty(m.name + " " + fault)
+	r.Support = telemetry.Supported
+	return r
 }
 
-func texts(values []any) (names []string, fault string) {
+// collect follows a path to its ends. item: what it leads through is one of a list.
+func (p *places) collect(at gjson.Result, path []string, item bool) {
+	if len(path) == 0 {
+		switch {
+		case at.Type == gjson.Null:
+			p.lacks = p.lacks || item
+		case len(p.values) == maxPlaces:
+			p.fault = fmt.Sprintf("is in more than %d places", maxPlaces)
+		default:
+			p.values = append(p.values, at)
+		}
+		return
+	}
+	name, list := strings.CutSuffix(path[0], "[]")
+	v, twice := memberOf(at, name)
+	switch {
+	case twice:
+		p.fault = "is given twice"
+	case !list:
+		p.collect(v, path[1:], item)
+	case !v.IsArray():
+		p.lacks = p.lacks || item
+	default:
+		v.ForEach(func(_, one gjson.Result) bool {
+			p.collect(one, path[1:], true)
+			return p.fault == ""
+		})
+	}
+}
+
+func texts(values []gjson.Result) (names []string, fault string) {
 	var listed nameSet
 	for _, v := range values {
-		name, ok := v.(string)
-		if !ok {
+		if v.Type != gjson.String {
 			return nil, "is not a text"
 		}
-		if fault := unfit(name); fault != "" {
+		if fault := unfit(v.Str); fault != "" {
 			return nil, fault
 		}
-		if listed.add(name) && len(listed.names) > maxNames {
-			return nil, fmt.Sprintf("has more than %d names", maxNames)
+		if listed.add(v.Str) {
+			if fault := listed.tooMuch(); fault != "" {
+				return nil, "has " + fault
+			}
 		}
 	}
 	return listed.names, ""
 }
 
-func (m *member) truth(values []any) (float64, string) {
-	all, ok := values[0].(bool)
+func (m *member) truth(values []gjson.Result) (float64, string) {
+	all := values[0]
 	for _, v := range values {
-		if v, yes := v.(bool); !ok || !yes || v != all {
+		if !v.IsBool() || v.Type != all.Type {
 			return 0, "is not one yes or no"
 		}
 	}
-	return truth(all != m.invert), ""
+	return truth(all.Bool() != m.invert), ""
 }
 
-func (m *member) number(values []any) (float64, string) {
+func (m *member) number(values []gjson.Result) (float64, string) {
 	total, highest, lowest := 0.0, math.Inf(-1), math.Inf(1)
 	for _, v := range values {
-		v, ok := v.(float64)
-		if !ok || !possibleNumber(v) {
+		n := v.Num
+		switch {
+		case v.Type != gjson.Number || !possibleNumber(n):
 			return 0, "is not a number of at least 0"
+		case n != math.Trunc(n) && indivisible(m.field):
+			return 0, fmt.Sprintf("is %v, want a whole number", n)
 		}
-		total, highest, lowest = total+v, max(highest, v), min(lowest, v)
+		total, highest, lowest = total+n, max(highest, n), min(lowest, n)
 	}
 	v := total
 	switch {
@@ -165,4 +209,14 @@ func (m *member) number(values []any) (float64, string) {
 		return 0, fmt.Sprintf("is %v: not possible for %s", v, m.field)
 	}
 	return v, ""
+}
+
+// indivisible reports that the field counts things that have no parts.
+func indivisible(f telemetry.Field) bool {
+	switch f.Unit() {
+	case "requests", "tokens", "count":
+		return true
+	default:
+		return false
+	}
 }

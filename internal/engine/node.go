@@ -14,8 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// node is one place of a YAML document. Its readers report the first fault of the document and yield zero values after
-// it, so that a profile is read from top to bottom without a branch per member.
+// node is one place of a YAML document. Its readers report what is wrong with the place and yield zero values for it,
+// so that a profile is read from top to bottom without a branch per member.
 type node struct {
 	*yaml.Node
 	doc *document
@@ -25,45 +25,59 @@ type node struct {
 }
 
 type document struct {
-	file string
-	err  error
+	faults
+	// misspelt are the mappings with an unknown key.
+	misspelt map[string]bool
 }
 
 func parseDocument(file string, text []byte) (node, error) {
-	doc := &document{file: file}
+	doc := &document{faults: faults{file: file}, misspelt: map[string]bool{}}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var root, second yaml.Node
 	err := dec.Decode(&root)
 	switch {
 	case errors.Is(err, io.EOF):
-		return node{}, fmt.Errorf("%s: the document is empty", file)
+		return node{}, doc.only(1, "the document is empty, want a profile")
 	case err != nil:
-		return node{}, syntaxError(file, text, err)
+		return node{}, doc.only(syntaxError(text, err))
 	}
 	switch err := dec.Decode(&second); {
 	case err == nil:
-		return node{}, fmt.Errorf("%s:%d: more than one document, want one profile for each file", file, second.Line)
+		return node{}, doc.only(second.Line, "more than one document, want one profile for each file")
 	case !errors.Is(err, io.EOF):
-		return node{}, syntaxError(file, text, err)
+		return node{}, doc.only(syntaxError(text, err))
 	}
 	top := root.Content[0]
 	if top.Tag == "!!null" {
-		return node{}, fmt.Errorf("%s: the document is empty", file)
+		return node{}, doc.only(max(top.Line, 1), "the document is empty, want a profile")
 	}
 	return node{top, doc, "", top.Line}, nil
 }
 
-// fail reports the first fault. A place that does not exist was reported by
-// require.
+// fail reports what is wrong with a place. One that does not exist was reported by
+// require, and one of which a part is wrong is not judged as a whole: it would be
+// judged by what was put in for that part.
 func (n node) fail(format string, args ...any) {
-	if !n.has() || n.doc.err != nil {
-		return
+	if n.has() && !n.bad() {
+		n.doc.add(n.line, n.path, n.path, fmt.Sprintf(format, args...))
 	}
-	where := fmt.Sprintf("%s:%d: ", n.doc.file, n.line)
-	if n.path != "" {
-		where += n.path + ": "
+}
+
+// lack reports that a member is missing which must be there. Beside a key that is
+// unknown, it is more likely that one misspelt.
+func (n node) lack(name, format string, args ...any) {
+	if n.has() && !n.doc.wrong[n.path] && !n.doc.misspelt[n.path] {
+		n.doc.add(n.line, n.path, join(n.path, name), fmt.Sprintf(format, args...))
 	}
-	n.doc.err = errors.New(where + fmt.Sprintf(format, args...))
+}
+
+// bad reports that something was wrong with the place, or with a part of it.
+func (n node) bad() bool {
+	if !n.has() {
+		return false
+	}
+	_, bad := n.doc.wrong[n.path]
+	return bad
 }
 
 // has reports that the place exists; members that were left out do not.
@@ -76,6 +90,7 @@ func (n node) members(allowed ...string) map[string]node {
 	for _, m := range n.pairs() {
 		if len(allowed) > 0 && !slices.Contains(allowed, m.name) {
 			m.fail("unknown key, allowed are %s", strings.Join(allowed, ", "))
+			n.doc.misspelt[n.path] = true
 		}
 		got[m.name] = m.node
 	}
@@ -99,6 +114,7 @@ type pair struct {
 	node
 }
 
+// pairs are the members whose names can be told apart.
 func (n node) pairs() []pair {
 	if !n.has() {
 		return nil
@@ -115,15 +131,17 @@ func (n node) pairs() []pair {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
 		m := pair{key.Value, node{n.Content[i+1], n.doc, join(n.path, key.Value), key.Line}}
-		if at := (node{key, n.doc, n.path, key.Line}); key.Kind != yaml.ScalarNode {
-			at.fail("a key must be a name")
-		} else if len(key.Value) > maxKey || strings.ContainsFunc(key.Value, unprintable) {
-			at.fail("a key %s, want at most %d printable characters", at.shown(), maxKey)
+		switch {
+		case key.Kind != yaml.ScalarNode:
+			n.doc.add(key.Line, n.path, fmt.Sprintf("%s key %d", n.path, i), "a key must be a name")
+		case len(key.Value) > maxKey || strings.ContainsFunc(key.Value, unprintable):
+			n.doc.add(key.Line, n.path, fmt.Sprintf("%s key %d", n.path, i),
+				fmt.Sprintf("a key %s, want at most %d printable characters", node{Node: key}.shown(), maxKey))
+		case slices.ContainsFunc(pairs, func(p pair) bool { return p.name == m.name }):
+			n.doc.add(m.line, m.path, fmt.Sprintf("%s twice %d", m.path, i), "given twice")
+		default:
+			pairs = append(pairs, m)
 		}
-		if slices.ContainsFunc(pairs, func(p pair) bool { return p.name == m.name }) {
-			m.fail("given twice")
-		}
-		pairs = append(pairs, m)
 	}
 	return pairs
 }
@@ -171,8 +189,19 @@ func (n node) texts() []string {
 	return texts
 }
 
-// text is a scalar that is not empty; "" for a place that does not exist.
+// text is a scalar of printable characters that is not empty; "" for a place that
+// does not exist.
 func (n node) text() string {
+	text := n.scalar()
+	if strings.ContainsFunc(text, unprintable) {
+		n.fail("%s, want printable characters", n.shown())
+		return ""
+	}
+	return text
+}
+
+// scalar is a text as it stands there.
+func (n node) scalar() string {
 	if !n.has() {
 		return ""
 	}
@@ -182,15 +211,17 @@ func (n node) text() string {
 		return ""
 	case len(n.Value) > maxProse:
 		n.fail("%s, a text of %d bytes, want at most %d", n.shown(), len(n.Value), maxProse)
+		return ""
 	}
 	return n.Value
 }
 
 // prose is a text for people, in one line.
 func (n node) prose() string {
-	text := strings.TrimSpace(n.text())
+	text := strings.TrimSpace(n.scalar())
 	if n.has() && (text == "" || strings.ContainsFunc(text, unprintable)) {
 		n.fail("%s, want one line of printable characters", n.shown())
+		return ""
 	}
 	return text
 }
@@ -210,7 +241,8 @@ func (n node) one(absent string, allowed ...string) string {
 	}
 	v := n.text()
 	if !slices.Contains(allowed, v) {
-		n.fail("%q, want one of %s", v, strings.Join(allowed, ", "))
+		n.fail("%q, want one of %s", shortened(v), strings.Join(allowed, ", "))
+		return absent
 	}
 	return v
 }
@@ -233,6 +265,7 @@ func (n node) duration(absent, least time.Duration) time.Duration {
 	d, err := time.ParseDuration(n.text())
 	if err != nil || d < least || d > longest {
 		n.fail("%s, want a duration from %v to %v", n.shown(), least, longest)
+		return absent
 	}
 	return d
 }
@@ -244,6 +277,7 @@ func (n node) number(absent, least, most float64) float64 {
 	v, err := strconv.ParseFloat(n.text(), 64)
 	if err != nil || !(v >= least && v <= most) {
 		n.fail("%s, want a number from %v to %v", n.shown(), least, most)
+		return absent
 	}
 	return v
 }
@@ -253,6 +287,7 @@ func (n node) integer(absent, least, most int) int {
 	v := n.number(float64(absent), float64(least), float64(most))
 	if v != float64(int(v)) {
 		n.fail("%s, want a whole number from %d to %d", n.shown(), least, most)
+		return absent
 	}
 	return int(v)
 }
@@ -268,7 +303,7 @@ func (n node) orElse(other node) node {
 // require faults a place that does not exist at its parent.
 func (n node) require(parent node, name string) node {
 	if !n.has() {
-		parent.fail("%s is missing", name)
+		parent.lack(name, "%s is missing", name)
 	}
 	return n
 }
@@ -279,8 +314,8 @@ const maxShown = 64
 func (n node) shown() string {
 	switch n.Kind {
 	case yaml.ScalarNode:
-		if len(n.Value) > maxShown {
-			return fmt.Sprintf("%.*q...", maxShown, n.Value)
+		if short := shortened(n.Value); short != n.Value {
+			return strconv.Quote(strings.TrimSuffix(short, "...")) + "..."
 		}
 		return strconv.Quote(n.Value)
 	case yaml.MappingNode:
@@ -290,4 +325,16 @@ func (n node) shown() string {
 	default:
 		return "an alias"
 	}
+}
+
+// shortened is at most maxShown characters of a text.
+func shortened(text string) string {
+	n := 0
+	for i := range text {
+		if n == maxShown {
+			return text[:i] + "..."
+		}
+		n++
+	}
+	return text
 }

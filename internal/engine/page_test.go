@@ -385,8 +385,8 @@ func TestPagesOfManyNamesAreReadInOneGo(t *testing.T) {
 		t.Errorf("%d owners, want %d", len(got), maxOwners)
 	}
 	var list modelList
-	if err := list.decode(page); err != nil || len(list.names(false).Detail.Names) != maxNames {
-		t.Errorf("%d names, %v", len(list.names(false).Detail.Names), err)
+	if err := list.decode(page); err != nil || len(list.base.reading().Detail.Names) != maxNames {
+		t.Errorf("%d names, %v", len(list.base.reading().Detail.Names), err)
 	}
 }
 

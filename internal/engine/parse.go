@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,19 +22,23 @@ const (
 	shortestTTL    = 100 * time.Millisecond
 	fastestPage    = time.Second
 	shortestWindow = time.Second
-	maxProfile     = 1 << 20
-	defaultStill   = 10 * time.Second
+	// maxProfile is in bytes; the largest of the built-in profiles has 10 KiB.
+	maxProfile = 256 << 10
+	// maxFamilies bounds what each page is searched for, and each replica's memory.
+	maxFamilies  = 512
+	defaultStill = 10 * time.Second
 	// longLife is that of readings which need not be read anew at every scrape.
 	longLife = 10 * time.Second
 	// leastQuality is that of the worst source: one of no worth at all is none.
 	leastQuality = 0.01
 )
 
-// Parse reads a profile. file is its name in errors, which tell the line, the
-// member, the value and what is allowed.
+// Parse reads a profile. file is its name in errors. The error joins a Fault for
+// each thing that is wrong, in the order of lines; beyond 20 it says how many more
+// there are.
 func Parse(file string, text []byte) (*Profile, error) {
 	if len(text) > maxProfile {
-		return nil, fmt.Errorf("%s: %d bytes, want at most %d", file, len(text), maxProfile)
+		return nil, &Fault{File: file, Words: fmt.Sprintf("%d bytes or more, want at most %d", len(text), maxProfile)}
 	}
 	root, err := parseDocument(file, text)
 	if err != nil {
@@ -48,11 +54,17 @@ func Parse(file string, text []byte) (*Profile, error) {
 		still:    m["stillAfter"].duration(defaultStill, time.Second),
 		text:     slices.Clone(text),
 		names:    map[string]naming{},
+		file:     file,
+		lines:    map[string]int{},
+		numbers:  map[string]int{},
+		readAt:   map[string]string{},
 	}
 	sha := sha256.Sum256(text)
 	p.digest = p.name + "@sha256:" + hex.EncodeToString(sha[:])[:12]
 	p.scratch.New = func() any { return newScratch(p) }
+	p.remember(m["name"])
 	for _, alias := range m["aliases"].list() {
+		p.remember(alias)
 		name := parseName(alias)
 		if name == p.name || slices.Contains(p.aliases, name) {
 			alias.fail("%q is a name of the engine already", name)
@@ -84,14 +96,40 @@ func Parse(file string, text []byte) (*Profile, error) {
 		p.parseClock(m["engineTime"])
 	}
 	p.parseUnsupported(m["unsupported"])
-	if root.doc.err != nil {
-		return nil, root.doc.err
+	if len(p.families) > maxFamilies {
+		root.lack("families", "%d families are read, want at most %d", len(p.families), maxFamilies)
+	}
+	if err := root.doc.err(); err != nil {
+		return nil, err
 	}
 	p.judgeFamilies()
+	p.joinSwitches()
+	for f := range telemetry.NumFields {
+		if !p.exporter && !p.hasSource(f) && p.unsupported[f] == "" {
+			p.blank.Readings[f].Detail = noSource
+		}
+	}
+	p.sorted, p.numbers = slices.Sorted(maps.Keys(p.numbers)), nil
 	return p, nil
 }
 
-var notRead = &telemetry.Detail{Reasons: []string{"not read"}}
+// remember keeps the line of what may be wrong beside other profiles.
+func (p *Profile) remember(n node) {
+	if n.has() {
+		p.lines[n.path] = n.line
+	}
+}
+
+// hasSource reports that a page of the engine is a source of a field.
+func (p *Profile) hasSource(f telemetry.Field) bool {
+	return slices.ContainsFunc(p.rules, func(r rule) bool { return r.field == f }) ||
+		slices.ContainsFunc(p.pages, func(page Page) bool { return slices.Contains(page.fields, f) })
+}
+
+// noSource is what a reading says that nothing will ever be read for.
+var noSource = reasons("no source: the engine's profile names none")
+
+var notRead = &telemetry.Detail{Reasons: []string{telemetry.NotRead}, Unread: true}
 
 // parseName reads the name of an engine, which becomes a metric label.
 func parseName(n node) string {
@@ -101,7 +139,7 @@ func parseName(n node) string {
 		fits = fits && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.')
 	}
 	if !fits {
-		n.fail("%q, want at most 63 of a-z, 0-9, - and ., and not unknown", name)
+		n.fail("%q, want at most 63 of a-z, 0-9, - and ., and not unknown", shortened(name))
 	}
 	return name
 }
@@ -111,7 +149,7 @@ func parsePath(n node) string {
 	path := n.text()
 	u, err := url.ParseRequestURI(path)
 	if n.has() && (err != nil || !strings.HasPrefix(path, "/") || u.Host != "" || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "# ")) {
-		n.fail("%q, want a path on the replica that begins with one slash", path)
+		n.fail("%q, want a path on the replica that begins with one slash", shortened(path))
 	}
 	return path
 }
@@ -120,7 +158,7 @@ func parsePath(n node) string {
 func parseWords(n node) string {
 	text := n.text()
 	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
-		n.fail("%q, want printable ASCII", text)
+		n.fail("%q, want printable ASCII", shortened(text))
 	}
 	return text
 }
@@ -129,7 +167,7 @@ func parseWords(n node) string {
 func parseLabel(n node) string {
 	name := n.text()
 	if n.has() && !model.LegacyValidation.IsValidLabelName(name) {
-		n.fail("%q, want the name of a label", name)
+		n.fail("%q, want the name of a label", shortened(name))
 	}
 	return name
 }
@@ -145,7 +183,7 @@ func parseLabelNames(n node) []string {
 func parseMetric(n node) string {
 	name := n.text()
 	if n.has() && !model.LegacyValidation.IsValidMetricName(name) {
-		n.fail("%q, want the name of a metric", name)
+		n.fail("%q, want the name of a metric", shortened(name))
 	}
 	return name
 }
@@ -164,10 +202,20 @@ func parseFieldName(n pair) (telemetry.Field, bool) {
 }
 
 func (p *Profile) parseAccess(auth, tls node) {
-	p.access.TokenFile = auth.members("bearerTokenFile")["bearerTokenFile"].text()
+	p.access.TokenFile = parseFile(auth.members("bearerTokenFile")["bearerTokenFile"])
 	m := tls.members("caFile", "serverName")
-	p.access.CAFile = m["caFile"].text()
+	p.access.CAFile = parseFile(m["caFile"])
 	p.access.ServerName = parseWords(m["serverName"])
+}
+
+// parseFile reads the path of a file. There is no directory that a relative path
+// could be meant from by everyone who reads the profile.
+func parseFile(n node) string {
+	path := n.text()
+	if path != "" && !filepath.IsAbs(path) {
+		n.fail("%q, want an absolute path", shortened(path))
+	}
+	return path
 }
 
 func (p *Profile) parseValidity(n node) {

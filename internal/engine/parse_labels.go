@@ -40,11 +40,11 @@ func (p *Profile) parseLabels(root, n node) {
 			roles[label.text()] = list
 		}
 	}
-	joins := p.labels.namespace != "" && p.labels.pod != ""
+	joins := m["namespace"].has() && m["pod"].has()
 	switch {
 	case p.exporter && !joins:
-		n.orElse(root).fail("labels.namespace and labels.pod are missing: an exporter's page must say whose each series is")
-	case !p.exporter && (p.labels.namespace != "" || p.labels.pod != ""):
+		n.orElse(root).lack("labels", "labels.namespace and labels.pod are missing: an exporter's page must say whose each series is")
+	case !p.exporter && (m["namespace"].has() || m["pod"].has()):
 		n.fail("namespace and pod are for role exporter alone")
 	case len(p.labels.lowest) > maxLowest:
 		m["lowest"].fail("%d labels, want at most %d", len(p.labels.lowest), maxLowest)
@@ -65,6 +65,7 @@ func (p *Profile) parseDetection(root, n node) {
 	m["prefixes"].texts()
 	m["families"].texts()
 	for _, n := range m["prefixes"].list() {
+		p.remember(n)
 		prefix := parseMetric(n)
 		if i := slices.IndexFunc(everyones, func(common string) bool {
 			return strings.HasPrefix(common, prefix) || strings.HasPrefix(prefix, common)
@@ -72,10 +73,12 @@ func (p *Profile) parseDetection(root, n node) {
 			n.fail("%q, want one that is not on every page, as %s is", prefix, everyones[i])
 		}
 		p.detect.prefixes = append(p.detect.prefixes, prefix)
+		p.detect.given = append(p.detect.given, prefix)
 		if flat := flatten(prefix); flat != prefix {
 			p.detect.prefixes = append(p.detect.prefixes, flat)
 		}
 	}
+	p.remember(m["families"])
 	for _, n := range m["families"].list() {
 		family := parseMetric(n)
 		p.detect.families = append(p.detect.families, [2]string{family, flatten(family)})
@@ -84,8 +87,8 @@ func (p *Profile) parseDetection(root, n node) {
 		n.fail("%d families, want at most 63", len(p.detect.families))
 	}
 	p.detect.ownedBy = m["ownedBy"].texts()
-	if len(p.detect.prefixes) == 0 && len(p.detect.families) == 0 {
-		n.orElse(root).fail("neither detect.prefixes nor detect.families, want at least one by which the page is recognised")
+	if len(p.detect.prefixes) == 0 && len(p.detect.families) == 0 && !n.bad() {
+		n.orElse(root).lack("detect", "neither detect.prefixes nor detect.families, want at least one by which the page is recognised")
 	}
 }
 

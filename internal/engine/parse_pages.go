@@ -37,8 +37,8 @@ func (p *Profile) parsePages(list node) {
 			m["format"].fail("%q, want it on the first page alone", page.Format)
 		case i > 0 && page.Needs != "":
 			m["needs"].fail("want it on the first page alone")
-		case i > 0 && page.Every == 0:
-			n.fail("every is missing")
+		case i > 0 && !m["every"].has():
+			n.lack("every", "every is missing")
 		case i > 0 && p.exporter:
 			n.fail("an exporter has the metrics page alone")
 		}
@@ -60,6 +60,10 @@ func (p *Profile) parsePages(list node) {
 
 // parsePageFields reads what each format says of fields.
 func (p *Profile) parsePageFields(n node, m map[string]node, page *Page) {
+	if page.Format == "" {
+		// What goes with it cannot be told.
+		return
+	}
 	allowed := map[Format][]string{OpenAIModels: {"fields"}, Status: {"field", "no"}, JSON: {"fields"}}[page.Format]
 	for _, name := range []string{"fields", "field", "no"} {
 		if m[name].has() && !slices.Contains(allowed, name) {
@@ -73,19 +77,21 @@ func (p *Profile) parsePageFields(n node, m map[string]node, page *Page) {
 			all := page.fields
 			page.fields = nil
 			for _, name := range m["fields"].list() {
-				f, _ := telemetry.ParseField(name.text())
-				if !slices.Contains(all, f) || name.text() != f.String() {
-					name.fail("%q, want one of servedModels, adaptersLoaded, contextLimit", name.text())
-				}
-				if slices.Contains(page.fields, f) {
+				f, known := telemetry.ParseField(name.text())
+				switch {
+				case !known || !slices.Contains(all, f):
+					name.fail("%q, want one of servedModels, adaptersLoaded, contextLimit", shortened(name.text()))
+				case slices.Contains(page.fields, f):
 					name.fail("%q given twice", name.text())
+				default:
+					page.fields = append(page.fields, f)
 				}
-				page.fields = append(page.fields, f)
 			}
 		}
 	case Status:
-		f, _ := telemetry.ParseField(m["field"].require(n, "field").one("health", "health", "ready"))
-		page.fields = []telemetry.Field{f}
+		if f, named := telemetry.ParseField(m["field"].require(n, "field").one("", "health", "ready")); named {
+			page.fields = []telemetry.Field{f}
+		}
 		for _, status := range m["no"].list() {
 			v := status.integer(0, 400, 599)
 			if v == http.StatusNotFound {

@@ -18,18 +18,19 @@ func (p *Profile) parseField(n pair) {
 	for _, page := range p.pages[1:] {
 		if slices.Contains(page.fields, f) {
 			n.fail("already read from %s", page.Path)
+			return
 		}
 	}
-	m := n.members("unit", "ttl", "absent", "sources", "off")
+	m := n.members("unit", "ttl", "absent", "sources", "contradicted", "off")
 	switch unit := m["unit"]; {
 	case unit.text() == f.Unit():
 	case !unit.has():
-		n.fail("unit is missing, want %q", f.Unit())
+		n.lack("unit", "unit is missing, want %q", f.Unit())
 	case f.Unit() == "":
-		unit.fail("%q, want none", unit.text())
-	default:
+		unit.fail("%q, want none", shortened(unit.text()))
+	case !unit.bad():
 		// The name of the field goes with the unit.
-		node{unit.Node, n.doc, n.path, unit.line}.fail("unit %q, want %q", unit.text(), f.Unit())
+		n.doc.add(unit.line, n.path, unit.path, fmt.Sprintf("unit %q, want %q", shortened(unit.text()), f.Unit()))
 	}
 	r := rule{field: f}
 	if m["absent"].one("unknown", "unknown", "unsupported") == "unsupported" {
@@ -46,6 +47,9 @@ func (p *Profile) parseField(n pair) {
 	}
 	if len(r.sources) == 0 {
 		n.fail("sources is empty, want at least one")
+	}
+	for _, c := range m["contradicted"].list() {
+		r.contradicted = append(r.contradicted, p.parseContradiction(c))
 	}
 	for _, c := range m["off"].list() {
 		r.off = append(r.off, p.parseCondition(c))
@@ -70,31 +74,42 @@ func (p *Profile) parseSource(n node, f telemetry.Field) source {
 		because: m["because"].prose(),
 	}
 	only := func(name string, ok bool, words string) {
-		if m[name].has() && !ok {
+		if !ok {
 			m[name].fail("%s", words)
 		}
 	}
 	numeric := f.Kind() == telemetry.Number
+	windowed := m["window"].has()
 	only("invert", f.Kind() == telemetry.Bool, f.String()+" is not a yes-or-no field")
-	only("weight", s.combine == mean, "combine is not mean")
+	only("weight", s.combine == mean || m["combine"].bad(), "combine is not mean")
 	only("over", numeric, f.String()+" is not a number")
-	only("plus", numeric && s.window == 0, "only for a number that does not count")
-	only("times", numeric && s.window == 0, "only for a number that does not count")
+	only("plus", numeric && !windowed, "only for a number that does not count")
+	only("times", numeric && !windowed, "only for a number that does not count")
 	only("scale", numeric || f.Kind() == telemetry.Dist, f.String()+" is not a number")
-	only("window", numeric || f.Kind() == telemetry.Dist, f.String()+" is not a number")
 	only("count", f.Kind() == telemetry.Dist, f.String()+" is not a distribution")
-	only("differs", f.Kind() == telemetry.Names && s.label != "", f.String()+" is not a list of names from a label")
-	switch {
-	case f.Kind() == telemetry.Dist && s.window == 0:
-		n.fail("window is missing: a distribution is read as growth")
-	case (f.Kind() == telemetry.Names || f.Kind() == telemetry.Text) && s.label == "":
-		n.fail("label is missing: %s is a text", f)
-	case s.window > 0 && s.label != "":
-		m["label"].fail("a text does not count")
-	case s.window > 0 && m["combine"].has() && s.combine != sum:
-		m["combine"].fail("what counts is summed, want sum or none")
-	case (s.quality < 1) != (s.because != ""):
-		n.fail("quality %v and because %q, want both or neither", s.quality, s.because)
+	only("differs", f.Kind() == telemetry.Names && m["label"].has(), f.String()+" is not a list of names from a label")
+	if windowed {
+		if words := growthless(f, len(m["over"].list()) > 0); words != "" {
+			m["window"].fail("%s", words)
+		} else {
+			m["label"].fail("a text does not count")
+			if s.combine != sum {
+				m["combine"].fail("what counts is summed, want sum or none")
+			}
+		}
+	} else if !m["combine"].bad() {
+		if words := uncombined(f, s.combine, len(m["over"].list()) > 0); words != "" {
+			m["combine"].fail("%s", words)
+		}
+	}
+	if f.Kind() == telemetry.Dist && !windowed {
+		n.lack("window", "window is missing: a distribution is read as growth")
+	}
+	if (f.Kind() == telemetry.Names || f.Kind() == telemetry.Text) && !m["label"].has() {
+		n.lack("label", "label is missing: %s is a text", f)
+	}
+	if !m["quality"].bad() && !m["because"].bad() && (s.quality < 1) != (s.because != "") {
+		n.lack("because", "quality %v and because %q, want both or neither", s.quality, s.because)
 	}
 	if w := m["weight"]; w.has() {
 		s.weight = p.parsePart(w)
@@ -115,6 +130,12 @@ func (p *Profile) parseSource(n node, f telemetry.Field) source {
 		s.alike = fmt.Sprintf("label %s of %s says the same as %s: it does not tell them apart", s.label, p.families[s.family].name, s.differs)
 	}
 	s.detail = p.detail(&s)
+	if s.weight != nil {
+		unweighted := s
+		unweighted.weight = nil
+		s.byHead = p.detail(&unweighted)
+		s.byHead.Source.Rule += ", each the same, as the page does not tell " + p.described(s.weight) + " of each"
+	}
 	return s
 }
 
@@ -138,6 +159,7 @@ func (p *Profile) parseWindow(m map[string]node, f telemetry.Field, s *source, s
 		s.bucket, s.total = part("_bucket"), part("_count")
 		for _, i := range []int{s.family, s.bucket.family, s.total.family} {
 			p.families[i].gone, p.families[i].empty = name+" is not on the page", name+" has no sample"
+			p.families[i].base, p.families[i].typed = name, s.family
 		}
 		for _, spelling := range []string{name, flatten(name)} {
 			p.addName(spelling, naming{s.family, true})
@@ -157,9 +179,14 @@ func (p *Profile) parseSeries(n node, m map[string]node, suffix string) series {
 		family: p.family(parseMetric(m["metric"].require(n, "metric")) + suffix),
 		label:  parseLabel(m["label"]),
 	}
+	if name := p.families[s.family].name; p.readAt[name] == "" {
+		p.readAt[name] = m["metric"].path
+		p.remember(m["metric"])
+	}
 	for _, w := range m["where"].pairs() {
 		if slices.Contains(p.labels.drop, w.name) || slices.Contains(p.labels.refuse, w.name) {
 			w.fail("a label that does not count cannot choose series")
+			continue
 		}
 		if !model.LegacyValidation.IsValidLabelName(w.name) {
 			w.fail("%q, want the name of a label", w.name)
@@ -176,7 +203,7 @@ func (p *Profile) parseSeries(n node, m map[string]node, suffix string) series {
 		s.combine = largest
 	case "newest":
 		s.combine = newest
-		if s.label == "" {
+		if !m["label"].has() {
 			m["combine"].fail("newest, want a label to read from the series with the latest time")
 		}
 	default:
@@ -194,10 +221,9 @@ func (p *Profile) parseCondition(n node) condition {
 		because: m["because"].require(n, "because").prose(),
 	}
 	if m["is"].has() == m["above"].has() {
-		n.fail("want is or above, and not both")
-	}
-	if c.label != "" && !m["is"].has() {
-		n.fail("label, want is with it")
+		n.lack("is", "want is or above, and not both")
+	} else if m["label"].has() && !m["is"].has() {
+		n.lack("is", "label, want is with it")
 	}
 	return c
 }

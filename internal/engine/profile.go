@@ -11,8 +11,13 @@ import (
 // Profile says how the pages of one kind of engine, or of one kind of GPU
 // exporter, become readings. It is immutable and safe for concurrent use.
 type Profile struct {
-	name     string
-	aliases  []string
+	name    string
+	aliases []string
+	// file is where the profile is from, for errors, and lines where in it stands
+	// what may be wrong beside other profiles, by its path.
+	file     string
+	lines    map[string]int
+	builtIn  bool
 	digest   string
 	text     []byte
 	exporter bool
@@ -34,6 +39,11 @@ type Profile struct {
 	// families are those that the rules read; names finds them.
 	families []family
 	names    map[string]naming
+	// numbers are those of the families, by name, while the profile is parsed;
+	// sorted are the names in order, and readAt tells where each is read first.
+	numbers map[string]int
+	sorted  []string
+	readAt  map[string]string
 	// blank is a snapshot of an engine that has said nothing yet.
 	blank   telemetry.Snapshot
 	ttl     [telemetry.NumFields]time.Duration
@@ -46,10 +56,14 @@ type family struct {
 	// seldom: only rules that are applied seldom read it. A page may be read
 	// without it.
 	seldom bool
-	// still: it moves by itself, and does not show that the engine works.
-	still bool
+	// works: what moves in it shows that the engine works.
+	works bool
 	// choosing: each of its sources names the model itself.
 	choosing bool
+	// base is the name of the histogram that it is a part of, or else its own; typed
+	// is the family that TYPE says that of.
+	base  string
+	typed int
 	// gone and empty are the reasons for which it has no value.
 	gone, empty string
 }
@@ -64,9 +78,10 @@ type naming struct {
 
 // detection is how an engine's page is told from those of others.
 type detection struct {
-	// prefixes are in both spellings; of families, each with its two, all must
-	// be on the page.
+	// prefixes are in both spellings, given as the profile has them; of families,
+	// each with its two, all must be on the page.
 	prefixes []string
+	given    []string
 	families [][2]string
 	ownedBy  []string
 }
@@ -167,7 +182,9 @@ type rule struct {
 	// absent is the support to report when no source is on the page.
 	absent  telemetry.Support
 	sources []source
-	off     []condition
+	// contradicted are what makes a value of the field invalid.
+	contradicted []contradiction
+	off          []condition
 	// seldom: it is applied once in readSeldom, since a source is a window, or the
 	// reading lives long.
 	seldom bool
@@ -201,8 +218,9 @@ type source struct {
 	invert  bool
 	quality float32
 	because string
-	// detail is shared by all readings that have nothing more to say.
-	detail *telemetry.Detail
+	// detail is shared by all readings that have nothing more to say, byHead by those
+	// of a mean whose weights the page does not tell.
+	detail, byHead *telemetry.Detail
 }
 
 // condition tells that a field is switched off.
@@ -213,6 +231,8 @@ type condition struct {
 	is      string
 	above   float64
 	because string
+	// on are families of which a sample shows that it is not.
+	on []int
 }
 
 type labelPair struct{ name, value string }
@@ -223,6 +243,12 @@ func (p *Profile) Name() string { return p.name }
 // Aliases are other names that a pool may use for the engine. The slice must
 // not be changed.
 func (p *Profile) Aliases() []string { return p.aliases }
+
+// File is the name of the file that the profile is from.
+func (p *Profile) File() string { return p.file }
+
+// BuiltIn reports that the profile came with this binary.
+func (p *Profile) BuiltIn() bool { return p.builtIn }
 
 // Exporter reports that the page is one of GPUs, of several pods.
 func (p *Profile) Exporter() bool { return p.exporter }

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,10 +68,64 @@ func TestAnEngineIsAddedByAFileAlone(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNoProfileStopsTheLoading(t *testing.T) {
-	_, err := Load(fstest.MapFS{"a.yaml": {Data: []byte(small)}, "b.yaml": {Data: []byte("kind: Pod")}})
-	if err == nil || !strings.HasPrefix(err.Error(), "b.yaml:1: ") {
-		t.Errorf("got %v, want an error at b.yaml:1", err)
+func TestFilesThatAreNoProfilesStopTheLoading(t *testing.T) {
+	half, _, _ := strings.Cut(small, "    sources:")
+	_, err := Load(fstest.MapFS{
+		"a.yaml": {Data: []byte(small)}, "b.yaml": {Data: []byte("kind: Pod")}, "c.yaml/x": {Data: []byte(small)},
+		"d.yaml": {Mode: fs.ModeNamedPipe}, "e.yaml": {Data: []byte(half)}, "f.yaml": {}, "g.yml": {Data: []byte("x")},
+		"h.yaml": {Data: []byte(small + strings.Repeat("#", 256<<10))},
+	})
+	const want = `b.yaml:1: apiVersion is missing
+b.yaml:1: kind: "Pod", want one of EngineProfile
+b.yaml:1: name is missing
+b.yaml:1: pages is missing
+b.yaml:1: neither detect.prefixes nor detect.families, want at least one by which the page is recognised
+c.yaml: not a regular file, want one
+d.yaml: not a regular file, want one
+e.yaml:10: fields.queueDepth: sources is missing
+f.yaml:1: the document is empty, want a profile
+h.yaml: 262145 bytes or more, want at most 262144`
+	if err == nil || err.Error() != want {
+		t.Errorf("\n got  %v\n want %s", err, want)
+	}
+}
+
+// unreadable is a file system on which reading fails.
+type unreadable struct{ fs.FS }
+
+func (f unreadable) Open(name string) (fs.File, error) {
+	if name == "." {
+		return f.FS.Open(name)
+	}
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+}
+
+func TestAFileThatCannotBeReadIsNamed(t *testing.T) {
+	const want = "a.yaml: permission denied, want a file that can be read"
+	if _, err := Load(unreadable{fstest.MapFS{"a.yaml": {Data: []byte(small)}}}); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestWhatADirectoryOfProfilesMayCostIsBounded(t *testing.T) {
+	files := fstest.MapFS{}
+	for i := range 65 {
+		files[fmt.Sprintf("e%02d.yaml", i)] = &fstest.MapFile{Data: []byte("x")}
+	}
+	if _, err := Load(files); err == nil || err.Error() != "65 files that end in .yaml, want at most 64" {
+		t.Errorf("of 65 files: %v", err)
+	}
+	files = fstest.MapFS{}
+	for i := range 17 {
+		text := strings.NewReplacer("name: small", fmt.Sprintf("name: small%02d", i), "small:", fmt.Sprintf("small%02d:", i)).Replace(small)
+		files[fmt.Sprintf("e%02d.yaml", i)] = &fstest.MapFile{Data: []byte(text + strings.Repeat("#", 256<<10-len(text)))}
+	}
+	if _, err := Load(files); err == nil || err.Error() != "e16.yaml: more than 4194304 bytes with the files before it, want at most that" {
+		t.Errorf("of 17 files of 256 KiB: %v", err)
+	}
+	delete(files, "e16.yaml")
+	if set, err := Load(files); err != nil || len(set.Profiles()) != 16 {
+		t.Errorf("of 16 files of 256 KiB: %v", err)
 	}
 }
 
@@ -271,19 +327,40 @@ func TestFamiliesOfDetectionHaveBothSpellings(t *testing.T) {
 
 func TestProfilesThatCannotBeToldApartAreRefused(t *testing.T) {
 	named := func(name, alias, detect string) *Profile {
-		return parse(t, strings.NewReplacer("name: small", "name: "+name+"\naliases: ["+alias+"]", `{prefixes: ["small:"]}`, detect).Replace(small))
+		text := strings.NewReplacer("name: small", "name: "+name+"\naliases: ["+alias+"]", `{prefixes: ["small:"]}`, detect).Replace(small)
+		p, err := Parse(name+"-"+alias+".yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	// reading is a profile that reads another family than small does.
+	reading := func(p *Profile, family string) *Profile {
+		p, err := Parse(p.File(), []byte(strings.Replace(string(p.Text()), "small:waiting", family, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
 	}
 	cases := []struct {
 		name string
 		a, b *Profile
 		want string
 	}{
-		{"one name", named("a", "x", "{prefixes: [a_]}"), named("a", "y", "{prefixes: [b_]}"), `engine profile "a": name "a" is that of profile "a" already, must be unique`},
-		{"an alias that is a name", named("a", "x", "{prefixes: [a_]}"), named("b", "a", "{prefixes: [b_]}"), `engine profile "b": name "a" is that of profile "a" already, must be unique`},
-		{"one alias", named("a", "x", "{prefixes: [a_]}"), named("b", "x", "{prefixes: [b_]}"), `engine profile "b": name "x" is that of profile "a" already, must be unique`},
-		{"one prefix", named("a", "x", `{prefixes: ["p:"]}`), named("b", "y", `{prefixes: ["p:"]}`), `engine profiles "a" and "b": detect.prefixes "p:" and "p:" overlap, a page could be of either`},
-		{"a prefix of a prefix", named("a", "x", "{prefixes: [p_]}"), named("b", "y", "{prefixes: [p_q_]}"), `engine profiles "a" and "b": detect.prefixes "p_" and "p_q_" overlap, a page could be of either`},
-		{"a prefix in the other spelling", named("a", "x", `{prefixes: ["p:"]}`), named("b", "y", "{prefixes: [p_]}"), `engine profiles "a" and "b": detect.prefixes "p_" and "p_" overlap, a page could be of either`},
+		{"one name", named("a", "x", "{prefixes: [a_]}"), named("a", "y", "{prefixes: [b_]}"), `a-y.yaml:3: name: "a" is a name of profile "a" (a-x.yaml:3), want one of its own`},
+		{"an alias that is a name", named("a", "x", "{prefixes: [a_]}"), named("b", "a", "{prefixes: [b_]}"), `b-a.yaml:4: aliases[0]: "a" is a name of profile "a" (a-x.yaml:3), want one of its own`},
+		{"one alias", named("a", "x", "{prefixes: [a_]}"), named("b", "x", "{prefixes: [b_]}"), `b-x.yaml:4: aliases[0]: "x" is a name of profile "a" (a-x.yaml:3), want one of its own`},
+		{"one prefix", named("a", "x", `{prefixes: ["p:"]}`), named("b", "y", `{prefixes: ["p:"]}`), `b-y.yaml:5: detect.prefixes[0]: "p:" overlaps with "p:" of profile "a" (a-x.yaml:3): a page could be of either, want a prefix of its own`},
+		{"a prefix of a prefix", named("a", "x", "{prefixes: [p_]}"), named("b", "y", "{prefixes: [p_q_]}"), `b-y.yaml:5: detect.prefixes[0]: "p_q_" overlaps with "p_" of profile "a" (a-x.yaml:3): a page could be of either, want a prefix of its own`},
+		{"a prefix in the other spelling", named("a", "x", `{prefixes: ["p:"]}`), named("b", "y", "{prefixes: [p_]}"), `b-y.yaml:5: detect.prefixes[0]: "p_" overlaps with "p_" of profile "a" (a-x.yaml:3): a page could be of either, want a prefix of its own`},
+		{"the same families", named("a", "x", "{families: [f, g]}"), named("b", "y", "{families: [g, f]}"),
+			`b-y.yaml:5: detect.families: a page of one could be recognised as that of the other, which is profile "a" (a-x.yaml:3): want families of its own`},
+		{"a family with the other's prefix", named("a", "x", "{prefixes: [p_]}"), named("b", "y", "{families: [p_f]}"),
+			`b-y.yaml:5: detect.families: a page of one could be recognised as that of the other, which is profile "a" (a-x.yaml:3): want families of its own`},
+		{"a prefix of what the other reads", named("a", "x", "{prefixes: [p_]}"), reading(named("b", "y", "{prefixes: [q_]}"), "p_waiting"),
+			`b-y.yaml:14: fields.queueDepth.sources[0].metric: "p_waiting" begins with p_, by which profile "a" (a-x.yaml:3) is recognised: want families of its own`},
+		{"a prefix of what the first reads", reading(named("a", "x", "{prefixes: [p_]}"), "q_waiting"), named("b", "y", "{prefixes: [q_]}"),
+			`b-y.yaml:5: detect.prefixes[0]: "q_" is how q_waiting begins, which profile "a" (a-x.yaml:3) reads: want a prefix of its own`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -294,16 +371,12 @@ func TestProfilesThatCannotBeToldApartAreRefused(t *testing.T) {
 			}
 		})
 	}
-	// The wording of these is open: that they are refused is not.
-	for name, two := range map[string][]*Profile{
-		"the same families":              {named("a", "x", "{families: [f, g]}"), named("b", "y", "{families: [g, f]}")},
-		"a family with the other prefix": {named("a", "x", "{prefixes: [p_]}"), named("b", "y", "{families: [p_f]}")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := NewSet(two...); err == nil || !strings.Contains(err.Error(), `"a" and "b"`) {
-				t.Errorf("got %v, want that a and b overlap", err)
-			}
-		})
+	// Each that does not go with those before it is one error.
+	_, err := NewSet(named("a", "x", "{prefixes: [p_]}"), named("b", "x", "{prefixes: [p_]}"), named("c", "a", "{prefixes: [r_]}"))
+	const want = `b-x.yaml:4: aliases[0]: "x" is a name of profile "a" (a-x.yaml:3), want one of its own
+c-a.yaml:4: aliases[0]: "a" is a name of profile "a" (a-x.yaml:3), want one of its own`
+	if err == nil || err.Error() != want || len(Faults(err)) != 2 {
+		t.Errorf("\n got  %v\n want %s", err, want)
 	}
 	if _, err := NewSet(named("a", "x", "{families: [f, g]}"), named("b", "y", "{families: [h, g]}")); err != nil {
 		t.Errorf("families of which no page need have both lists: %v", err)
@@ -348,6 +421,19 @@ func TestAProfileOfTheSameNameReplacesTheOneThatIsBuiltIn(t *testing.T) {
 	if joined.Profile("vllm") != own || joined.Profile("sglang") != set.Profile("sglang") || len(joined.Profiles()) != len(set.Profiles()) {
 		t.Error("want the other's vllm, and all else as it was")
 	}
+	if !joined.Replaces("vllm") || joined.Replaces("sglang") || set.Replaces("vllm") || other.Replaces("vllm") {
+		t.Error("the joined set alone has another vllm than the one it was joined from")
+	}
+	if own.BuiltIn() || !set.Profile("vllm").BuiltIn() || own.File() != "test.yaml" {
+		t.Errorf("a profile from %s is built in, or that of the defaults is not", own.File())
+	}
+	// It is known still when more is joined, and a set joined with itself replaces nothing.
+	if again, err := joined.With(other); err != nil || !again.Replaces("vllm") {
+		t.Errorf("joined twice: %v", err)
+	}
+	if same, err := set.With(set); err != nil || same.Replaces("vllm") {
+		t.Errorf("joined with itself: %v", err)
+	}
 	if set.Profile("vllm") == own {
 		t.Error("the set itself was changed")
 	}
@@ -361,8 +447,9 @@ func TestAProfileOfTheSameNameReplacesTheOneThatIsBuiltIn(t *testing.T) {
 	if other, err = NewSet(clash); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = set.With(other); err == nil || !strings.Contains(err.Error(), `name "triton" is that of profile`) {
-		t.Errorf("an alias of two: %v", err)
+	const want = `test.yaml:4: aliases[0]: "triton" is a name of the built-in profile "triton-tensorrt-llm", want one of its own`
+	if _, err = set.With(other); err == nil || err.Error() != want {
+		t.Errorf("an alias of two\n got  %v\n want %s", err, want)
 	}
 }
 

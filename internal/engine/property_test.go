@@ -324,8 +324,9 @@ func withoutFamily(p *Profile, family int, page string) []string {
 // sourceOf is the source that a reading is from.
 func sourceOf(r *rule, got *telemetry.Reading) *source {
 	for i := range r.sources {
-		if got.Detail != nil && got.Detail.Source == r.sources[i].detail.Source {
-			return &r.sources[i]
+		s := &r.sources[i]
+		if got.Detail != nil && (got.Detail.Source == s.detail.Source || s.byHead != nil && got.Detail.Source == s.byHead.Source) {
+			return s
 		}
 	}
 	return nil
@@ -345,7 +346,12 @@ func (r *rule) names(p *Profile, family int) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(r.off, func(c condition) bool { return c.family == family }) ||
+	for i := range r.contradicted {
+		if slices.ContainsFunc(r.contradicted[i].parts(), func(part *series) bool { return part.family == family }) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.off, func(c condition) bool { return c.family == family || slices.Contains(c.on, family) }) ||
 		p.valid != nil && p.valid.family == family || p.clock != nil && p.clock.family == family
 }
 
@@ -423,6 +429,11 @@ func drawPage(t *rapid.T, p *Profile) string {
 			}
 			if s.weight != nil {
 				note(s.weight)
+			}
+		}
+		for j := range p.rules[i].contradicted {
+			for _, part := range p.rules[i].contradicted[j].parts() {
+				note(part)
 			}
 		}
 		for j := range p.rules[i].off {

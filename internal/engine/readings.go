@@ -89,6 +89,9 @@ func (e *evaluation) readAll(readings *[telemetry.NumFields]telemetry.Reading) (
 			readings[r.field] = e.read(r)
 		}
 	}
+	if invalid == nil {
+		e.judgeRanks(readings)
+	}
 	return invalid == nil
 }
 
@@ -128,7 +131,7 @@ func (e *evaluation) judgeProcess(s *telemetry.Snapshot) {
 			r := &e.profile.rules[i]
 			now := &s.Readings[r.field]
 			switch {
-			case r.windowed() && now.Recorded != telemetry.Invalid:
+			case r.windowed() && now.Recorded != telemetry.Invalid && now.Support == telemetry.Supported:
 				*now = telemetry.Reading{Support: now.Support, Detail: anewWindow}
 			case r.seldom && !e.counting:
 				// What was carried over is of the old process.
@@ -141,7 +144,7 @@ func (e *evaluation) judgeProcess(s *telemetry.Snapshot) {
 // What a reading says after a restart that it has not outlived.
 var (
 	anewWindow = reasons("the engine's process was started anew: a window needs two pages")
-	anewUnread = reasons("the engine's process was started anew: not read yet")
+	anewUnread = &telemetry.Detail{Reasons: []string{"the engine's process was started anew: not read yet"}, Unread: true}
 )
 
 // Restarted reports that two snapshots of one endpoint are of different engine
@@ -179,17 +182,11 @@ type evaluation struct {
 	ambiguous string
 	// pod is whose samples count on an exporter's page.
 	pod Pod
+	// loads are the sources of the load fields that have a value on this page.
+	loads [len(telemetry.LoadFields)]*source
 }
 
-// modelOf is the name of the model that a series is of, empty if it names none.
-func modelOf(p *Profile, k *known) string {
-	name := k.labels.Get(p.labels.model)
-	if slices.Contains(p.labels.placeholders, name) {
-		return ""
-	}
-	return name
-}
-
+// chooseModels decides which of the models on the page count.
 func (e *evaluation) chooseModels() {
 	e.models = e.models[:0]
 	if e.profile.labels.model == "" {
@@ -198,6 +195,11 @@ func (e *evaluation) chooseModels() {
 	if h := e.in.History; h != nil && !e.counting {
 		// A page that is read in part shows the models of its other families too.
 		e.models = append(e.models, h.models...)
+		for _, name := range h.models {
+			if m := e.names[name]; m != nil {
+				m.shown = e.round
+			}
+		}
 	}
 	for i := range e.samples {
 		k := e.samples[i].known
@@ -205,8 +207,9 @@ func (e *evaluation) chooseModels() {
 		if e.profile.families[k.family].choosing || e.families[k.family].problem != "" {
 			continue
 		}
-		if name := k.model; name != "" && !slices.Contains(e.models, name) {
-			if e.models = append(e.models, name); len(e.models) == maxModels {
+		if m := k.model; m != nil && m.shown != e.round {
+			m.shown = e.round
+			if e.models = append(e.models, m.name); len(e.models) == maxModels {
 				break
 			}
 		}
@@ -220,6 +223,11 @@ func (e *evaluation) chooseModels() {
 		e.ambiguous = fmt.Sprintf("ambiguous: %d models on the page, and it is not known which the endpoint serves", len(e.models))
 	default:
 		e.filter = true
+		for _, name := range e.in.Models {
+			if m := e.names[name]; m != nil {
+				m.counts = e.round
+			}
+		}
 	}
 }
 
@@ -233,7 +241,11 @@ func (e *evaluation) read(r *rule) telemetry.Reading {
 		if o.kind == refused {
 			return e.without(r.field, telemetry.Unsupported, nil, o.reason)
 		}
+		if o.kind == possible {
+			o = e.contradicted(r, o)
+		}
 		if o.kind == possible || o.kind == impossible {
+			e.decided(r.field, src, o)
 			return e.reading(r.field, src, o)
 		}
 		if o.shown {
@@ -248,7 +260,7 @@ func (e *evaluation) read(r *rule) telemetry.Reading {
 		}
 	}
 	for i := range r.off {
-		if e.holds(&r.off[i]) {
+		if e.holds(&r.off[i]) && !e.refuted(&r.off[i]) {
 			return e.without(r.field, telemetry.Disabled, nil, r.off[i].because)
 		}
 	}
@@ -260,7 +272,7 @@ func (e *evaluation) read(r *rule) telemetry.Reading {
 
 // without is a reading that has no value.
 func (e *evaluation) without(f telemetry.Field, support telemetry.Support, from *telemetry.Source, why ...string) telemetry.Reading {
-	if d := e.before(f); d != nil && d.Source == from && d.Max == nil && d.Names == nil && d.Text == "" && d.Distribution == nil && slices.Equal(d.Reasons, why) {
+	if d := e.before(f); d != nil && d.Source == from && !d.Unread && d.Max == nil && d.Names == nil && d.Text == "" && d.Distribution == nil && slices.Equal(d.Reasons, why) {
 		return telemetry.Reading{Support: support, Detail: d}
 	}
 	return telemetry.Reading{Support: support, Detail: &telemetry.Detail{Source: from, Reasons: slices.Clone(why)}}
@@ -315,6 +327,9 @@ func (e *evaluation) reading(f telemetry.Field, src *source, o outcome) telemetr
 		Support:    telemetry.Supported,
 		Detail:     src.detail,
 	}
+	if o.byHead {
+		r.Detail = src.byHead
+	}
 	if at := e.past(o.at); at != 0 {
 		// A page that is passed on says when its values are from.
 		r.ObservedAt = at
@@ -332,29 +347,32 @@ func (e *evaluation) reading(f telemetry.Field, src *source, o outcome) telemetr
 	r.Quality = src.quality
 	r.Value = o.value
 	r.ExpiresAt = r.ObservedAt.Add(e.profile.ttl[f])
-	if src.combine == mean || f.Kind() == telemetry.Names || f.Kind() == telemetry.Text || f.Kind() == telemetry.Dist {
+	switch {
+	case f.Kind() == telemetry.Names, f.Kind() == telemetry.Text, f.Kind() == telemetry.Dist:
 		own := *r.Detail
 		switch f.Kind() {
 		case telemetry.Names:
 			own.Names = o.names
 		case telemetry.Text:
 			own.Text = o.names[0]
-		case telemetry.Dist:
-			own.Distribution = o.dist
-			if o.reason != "" {
-				own.Reasons = append(slices.Clone(own.Reasons), o.reason)
-				r.Quality = min(r.Quality, 0.5)
-			}
 		default:
-			if d := e.before(f); d != nil && d.Max != nil && *d.Max == o.hottest && d.Source == own.Source && d.EngineTime == 0 && slices.Equal(d.Reasons, own.Reasons) {
-				r.Detail = d
-				return r
-			}
-			hottest := o.hottest
-			own.Max = &hottest
+			own.Distribution = o.dist
 		}
 		r.Detail = &own
+		if o.reason != "" {
+			e.distrust(&r, doubtful, o.reason)
+		}
+	case src.combine == mean:
+		own := *r.Detail
+		if d := e.before(f); d != nil && d.Max != nil && *d.Max == o.hottest && d.Source == own.Source && d.EngineTime == 0 && slices.Equal(d.Reasons, own.Reasons) {
+			r.Detail = d
+		} else {
+			hottest := o.hottest
+			own.Max = &hottest
+			r.Detail = &own
+		}
 	}
+	e.doubtStamp(&r, f, o.at)
 	return r
 }
 
@@ -384,7 +402,9 @@ type outcome struct {
 	hottest float64
 	// at is the oldest time that the engine states for one of the samples; 0 if
 	// for none.
-	at     telemetry.Instant
+	at telemetry.Instant
+	// byHead: a mean is not weighted, since the page does not tell the weights.
+	byHead bool
 	names  []string
 	dist   *telemetry.Distribution
 	reason string
@@ -406,13 +426,14 @@ func (e *evaluation) outcome(src *source, f telemetry.Field) outcome {
 	if o.kind != possible {
 		return o
 	}
-	if e.families[src.family].counter && src.label == "" {
+	if e.families[src.family].types&isCounter != 0 && src.label == "" {
 		return invalid("%s is a counter, which says something only over a window", e.profile.families[src.family].name)
 	}
 	for i := range src.plus {
 		switch more := e.combined(&src.plus[i], amount); more.kind {
 		case possible:
 			o.value += more.value
+			o.at = oldest(o.at, more.at)
 		case impossible:
 			return more
 		}
@@ -424,6 +445,7 @@ func (e *evaluation) outcome(src *source, f telemetry.Field) outcome {
 			return times
 		}
 		factor *= times.value
+		o.at = oldest(o.at, times.at)
 	}
 	if len(src.over) > 0 {
 		whole := e.summed(src.over)
@@ -434,6 +456,7 @@ func (e *evaluation) outcome(src *source, f telemetry.Field) outcome {
 			return outcome{kind: waiting, shown: true, reason: e.profile.families[src.over[0].family].name + " says 0: not known yet"}
 		}
 		factor /= whole.value
+		o.at = oldest(o.at, whole.at)
 	}
 	o.value *= factor
 	o.hottest *= factor
@@ -449,7 +472,7 @@ func (e *evaluation) fit(src *source, f telemetry.Field, o outcome) outcome {
 	case telemetry.Bool:
 		o.value = truth(o.value != 0)
 	case telemetry.Time:
-		if o.value <= 0 || o.value > latestTime {
+		if !(o.value > 0 && o.value <= latestTime) {
 			return invalid("value %v: want seconds since the Unix epoch", o.value)
 		}
 		if now := float64(e.in.At) / 1e9; now > 0 && o.value > now+clockSkew.Seconds() {
@@ -458,11 +481,11 @@ func (e *evaluation) fit(src *source, f telemetry.Field, o outcome) outcome {
 	default:
 		o.value, _ = shapeOf(f).accept(o.value)
 		if !f.Possible(o.value) {
-			return invalid("value %v: %s", o.value, shapeOf(f).wanted())
+			return invalid("value %v: %s", o.value, wanted(f))
 		}
 		o.hottest, _ = shapeOf(f).accept(o.hottest)
 		if src.combine == mean && !f.Possible(o.hottest) {
-			return invalid("value %v of one rank: %s", o.hottest, shapeOf(f).wanted())
+			return invalid("value %v of one rank: %s", o.hottest, wanted(f))
 		}
 		if o.value == 0 && neverZero(f) {
 			return outcome{shown: true, reason: e.profile.families[src.family].name + " says 0: not known yet"}
@@ -480,6 +503,10 @@ func (e *evaluation) summed(list []series) (whole outcome) {
 			return o
 		}
 		whole.value += o.value
+		whole.at = oldest(whole.at, o.at)
+	}
+	if !possibleNumber(whole.value) {
+		return invalid("%s and others: together beyond any number", e.profile.families[list[0].family].name)
 	}
 	return whole
 }
@@ -540,6 +567,14 @@ func (sh shape) accept(v float64) (float64, bool) {
 		v = 1
 	}
 	return v, possibleNumber(v) && (sh != ratio || v <= 1)
+}
+
+// wanted says which values of a field are possible.
+func wanted(f telemetry.Field) string {
+	if shapeOf(f) == ratio {
+		return ratio.wanted()
+	}
+	return fmt.Sprintf("want 0 to %v", telemetry.MaxNumber)
 }
 
 func (sh shape) wanted() string {

@@ -163,7 +163,7 @@ func TestABadValueSpoilsItsFieldAlone(t *testing.T) {
 		{"more than rounding above one", usage + "0.25", usage + "1.002", "kvCacheUtilization", "want 0 to 1"},
 		{"a little below zero", usage + "0.25", usage + "-0.01", "kvCacheUtilization", "want 0 to 1"},
 		{"two values of one series", waiting + "2", waiting + "2\n" + waiting + "9", "queueDepth", "duplicate"},
-		{"sum beyond floats", waiting + "2", waiting + "1.7e308\n" + `vllm:num_requests_waiting{engine="1"} 1.7e308`, "queueDepth", "value +Inf"},
+		{"sum beyond floats", waiting + "2", waiting + "1.7e308\n" + `vllm:num_requests_waiting{engine="1"} 1.7e308`, "queueDepth", "what 2 series say together is beyond any number"},
 	}
 	want := map[string]string{"queueDepth": "2", "activeRequests": "3", "kvCacheUtilization": "0.25 max 0.25"}
 	for _, c := range cases {
@@ -457,7 +457,7 @@ func TestTheRulesOfTheProfileLanguage(t *testing.T) {
 	}{
 		// where, plus, off.
 		{name: "only the series with a label's value", page: `r:waiting{kind="a"} 3|r:waiting{kind="b"} 50`, field: "queueDepth", want: "3"},
-		{name: "only the series without a label", page: `r:waiting{kind="a"} 3|r:waiting{kind="a",priority="1"} 50|r:waiting{kind="a",priority=""} 50`, field: "queueDepth",
+		{name: "only the series without a label", page: `r:waiting{kind="a"} 3|r:waiting{kind="a",priority="1"} 50|r:waiting{kind="a",x="1",priority=""} 50`, field: "queueDepth",
 			want: "53"},
 		{name: "any value of a label, by another source", page: `r:waiting{kind="b"} 3|r:waiting{kind="c"} 4|r:waiting 9`, field: "queueDepth", want: "4 at 0.5: a guess"},
 		{name: "no source fits", page: "r:waiting 9", field: "queueDepth", want: "unknown, missing: r:waiting has no series where kind=a without priority; r:waiting has no series with kind"},
@@ -568,9 +568,9 @@ func TestAValueIsAsOldAsItsTimestamp(t *testing.T) {
 	for stamp, want := range map[int64]telemetry.State{
 		int64(at.Add(-time.Minute)) / 1e6: telemetry.Stale,
 		int64(at.Add(-time.Second)) / 1e6: telemetry.Fresh,
-		// What is said of the future, or of no time, is no evidence.
+		// What is said of the future is no evidence.
 		int64(at.Add(time.Hour)) / 1e6: telemetry.Fresh,
-		0:                              telemetry.Fresh,
+		0:                              telemetry.Stale,
 	} {
 		page := fmt.Sprintf("vllm:num_requests_waiting{engine=\"0\"} 3 %d\nvllm:num_requests_waiting{engine=\"1\"} 4 %d\n", stamp, int64(at)/1e6)
 		s := readPageOf(t, "vllm", page, Input{At: at})

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -20,6 +21,9 @@ const (
 	// maxLine bounds one sample line. Pages with megabytes in one label exist
 	// (vLLM pull request 44702).
 	maxLine = 1 << 20
+	// maxLabels bounds the labels of one series: the cache_config_info of vLLM 0.32
+	// has 37.
+	maxLabels = 128
 	// maxKnown and maxKnownText bound the series that a scratch remembers.
 	maxKnown     = maxSamples
 	maxKnownText = 4 << 20
@@ -35,12 +39,21 @@ type scratch struct {
 	families []familyState
 	samples  []sample
 	values   []weighted
-	weights  map[uint64]float64
-	list     []*sample
-	models   []string
-	why      []string
-	hash     []byte
-	line     []byte
+	// weights are of each rank, by the labels of apart; weighedAt is the oldest time
+	// that one of them is of.
+	weights   map[uint64]float64
+	weighedAt telemetry.Instant
+	apart     []string
+	ranks     []uint64
+	list      []*sample
+	models    []string
+	// names are the models that pages have shown, each shared by all series of it.
+	names map[string]*modelName
+	why   []string
+	hash  []byte
+	line  []byte
+	// openMetrics: the page ends as OpenMetrics does.
+	openMetrics bool
 	counting
 
 	// known are the series seen before, by their text on the page, and places
@@ -52,10 +65,12 @@ type scratch struct {
 
 // familyState is what one page says of a family apart from its good samples.
 type familyState struct {
-	// declared: HELP or TYPE was on the page; counter: its TYPE says that.
+	// declared: HELP or TYPE was on the page; types: what TYPE says.
 	declared bool
-	counter  bool
-	count    int
+	types    types
+	// bare: a name that only comments are read of has samples.
+	bare  bool
+	count int
 	// first is the first sample's index plus 1; 0 is none.
 	first int32
 	// problem spoils the whole family: a line that does not parse, or too many.
@@ -66,8 +81,10 @@ type familyState struct {
 type sample struct {
 	*known
 	value float64
-	// at is when the engine says that the value is from; 0 if it does not.
-	at telemetry.Instant
+	// stamp and at are when the engine says that the value is from, as the page has
+	// it and as a time; 0 if it does not.
+	stamp stamp
+	at    telemetry.Instant
 	// next is the family's next sample's index plus 1.
 	next int32
 	// problem spoils every value that this series takes part in.
@@ -80,13 +97,18 @@ type known struct {
 	labels labels.Labels
 	// hash is of the labels that are not dropped.
 	hash uint64
-	// model is the name of the model that it is of, and pod its pod on an
-	// exporter's page; empty if it names none.
-	model string
+	// model is the model that it is of, and pod its pod on an exporter's page; nil
+	// and empty if it names none.
+	model *modelName
 	pod   Pod
 	// rank is a hash of all that tells ranks apart: the rank's labels, the model
 	// and the pod.
 	rank uint64
+	// index is a hash of the rank's labels alone, shows which of the labels of rank
+	// it has, as bits.
+	index, shows uint64
+	// ranked: it has one of the rank's labels.
+	ranked bool
 	// twins are series with the same labels, group those that count as one.
 	twins, group *place
 	// order decides which of a group counts, the lowest first.
@@ -95,6 +117,15 @@ type known struct {
 	le float64
 	// fault is what is wrong with the labels.
 	fault string
+}
+
+// modelName is the name of one model on pages. What it means for a page is decided
+// once, and not for each series that each source looks at.
+type modelName struct {
+	name string
+	// shown is the last round in which it was on the page, counts the last in which
+	// the endpoint served it.
+	shown, counts uint32
 }
 
 // place is where the sample of some series is in this round.
@@ -119,17 +150,33 @@ func newScratch(p *Profile) *scratch {
 func (sc *scratch) forget() {
 	sc.known, sc.knownText = map[string]*known{}, 0
 	sc.places = map[placeKey]*place{}
+	sc.names = map[string]*modelName{}
+}
+
+// model is the one value of a model's name; nil where it names none.
+func (sc *scratch) model(name string) *modelName {
+	if name == "" || slices.Contains(sc.profile.labels.placeholders, name) {
+		return nil
+	}
+	m := sc.names[name]
+	if m == nil {
+		m = &modelName{name: strings.Clone(name)}
+		sc.names[m.name] = m
+		sc.knownText += len(name)
+	}
+	return m
 }
 
 func (sc *scratch) begin() {
 	sc.round++
-	if sc.round == 0 || len(sc.known) >= maxKnown || len(sc.places) > 2*maxKnown || sc.knownText > maxKnownText {
+	if sc.round == 0 || len(sc.known) >= maxKnown || len(sc.places) > 2*maxKnown || len(sc.names) > maxKnown || sc.knownText > maxKnownText {
 		sc.forget()
 		sc.round = 1
 	}
 	sc.samples = sc.samples[:0]
 	sc.families = slices.Grow(sc.families[:0], len(sc.profile.families))[:len(sc.profile.families)]
 	clear(sc.families)
+	sc.openMetrics = false
 }
 
 // release lets go of what the last page has left behind.
@@ -143,46 +190,64 @@ func (sc *scratch) release() {
 	}
 }
 
-// keep turns a line into a sample, or notes why its family is spoilt.
-func (sc *scratch) keep(family int, f *familyState, line []byte) {
+// keep turns a line into a sample, or notes why its family is spoilt. It returns
+// false where the line shows that the page is no text.
+func (sc *scratch) keep(family int, f *familyState, line []byte) (text bool) {
 	f.count++
-	if f.problem != "" {
-		return
-	}
 	switch {
+	case f.problem != "":
 	case f.count > maxSeries:
 		f.problem = fmt.Sprintf("more than %d series", maxSeries)
-		return
 	case len(line) > maxLine:
 		f.problem = fmt.Sprintf("a series of more than %d bytes", maxLine)
-		return
+	default:
+		if f.problem = sc.sample(family, line); f.problem == "" {
+			return true
+		}
 	}
+	return !hasControl(line)
+}
+
+// sample notes a sample of a family. It returns what spoils the whole family.
+func (sc *scratch) sample(family int, line []byte) (problem string) {
 	text, rest, ok := split(line)
 	if !ok {
-		f.problem = noParse
-		return
+		return noParse
 	}
 	k := sc.known[string(text)]
 	if k == nil || k.family != family {
 		k = sc.learn(family, text)
 	}
 	if k.fault != "" {
-		f.problem = k.fault
-		return
+		return k.fault
 	}
 	v, at, err := parseValue(rest)
 	if err != nil {
-		f.problem = noParse
-		return
+		if !sc.profile.exporter || hasControl(rest) {
+			return noParse
+		}
+		// The labels say whose it is, and the others' pods have no part in it.
+		v, problem = math.NaN(), noParse
 	}
 	if k.twins.round == sc.round {
-		if twin := &sc.samples[k.twins.index]; twin.value != v && !(math.IsNaN(twin.value) && math.IsNaN(v)) {
+		twin := &sc.samples[k.twins.index]
+		switch {
+		case problem != "" || twin.problem == noParse:
+			twin.problem = noParse
+		case twin.value != v && !(math.IsNaN(twin.value) && math.IsNaN(v)):
 			twin.problem = "duplicate: one series with different values"
 		}
-		return
+		switch {
+		case twin.stamp == 0 || math.IsNaN(float64(at)):
+			twin.stamp = at
+		case at != 0 && at < twin.stamp:
+			twin.stamp = at
+		}
+		return ""
 	}
 	*k.twins = place{sc.round, int32(len(sc.samples))}
-	sc.samples = append(sc.samples, sample{known: k, value: v, at: at})
+	sc.samples = append(sc.samples, sample{known: k, value: v, stamp: at, problem: problem})
+	return ""
 }
 
 // learn parses a series that was not seen before.
@@ -191,20 +256,32 @@ func (sc *scratch) learn(family int, text []byte) *known {
 	k.labels, k.fault = parseSeries(text, &sc.line)
 	if k.fault == "" {
 		l := &sc.profile.labels
-		k.twins = sc.place(family, 't', k.labels)
+		// A label that is empty is as good as none.
+		said := k.labels.WithoutEmpty()
+		k.twins = sc.place(family, 't', said)
 		k.group = k.twins
 		if without := slices.Concat(l.drop, l.lowest); len(without) > 0 {
 			slices.Sort(without)
-			k.group = sc.place(family, 'g', k.labels, without...)
+			k.group = sc.place(family, 'g', said, without...)
 		}
-		k.hash, sc.hash = k.labels.HashWithoutLabels(sc.hash, l.drop...)
-		k.model, k.pod = modelOf(sc.profile, k), podOf(sc.profile, k)
-		k.rank, sc.hash = k.labels.HashForLabels(sc.hash, l.apart...)
+		k.hash, sc.hash = said.HashWithoutLabels(sc.hash, l.drop...)
+		k.pod = podOf(sc.profile, k)
+		if l.model != "" {
+			k.model = sc.model(k.labels.Get(l.model))
+		}
+		k.rank, sc.hash = said.HashForLabels(sc.hash, l.apart...)
+		k.index, sc.hash = said.HashForLabels(sc.hash, l.ranks...)
+		k.ranked = slices.ContainsFunc(l.ranks, said.Has)
+		for i, label := range l.apart {
+			if said.Has(label) && i < 64 {
+				k.shows |= 1 << i
+			}
+		}
 		for i, label := range l.lowest {
 			k.order[i] = rankOf(k.labels.Get(label))
 		}
 		if le := k.labels.Get(labels.BucketLabel); le != "" {
-			if v, err := strconv.ParseFloat(le, 64); err == nil {
+			if v, err := parseNumber([]byte(le)); err == nil {
 				k.le = v
 			}
 		}
@@ -246,6 +323,12 @@ func (sc *scratch) place(family int, role byte, l labels.Labels, without ...stri
 func (sc *scratch) settle() {
 	settled := sc.samples[:0]
 	for _, s := range sc.samples {
+		if s.stamp != 0 {
+			var fault string
+			if s.at, fault = s.stamp.instant(sc.openMetrics); fault != "" && s.problem == "" {
+				s.problem = fault
+			}
+		}
 		g := s.group
 		if g == s.twins || g.round != sc.round {
 			if g != s.twins {
@@ -268,6 +351,7 @@ func (sc *scratch) settle() {
 			default:
 				had.value = max(had.value, s.value)
 			}
+			had.at = oldest(had.at, s.at)
 		}
 	}
 	sc.samples = settled

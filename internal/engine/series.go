@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -22,12 +21,12 @@ func (e *evaluation) chosen(s *series) (list []*sample, others bool, fault strin
 			others = true
 			return true
 		}
-		if model := at.model; model != "" && !e.profile.families[s.family].choosing {
+		if model := at.model; model != nil && !e.profile.families[s.family].choosing {
 			if e.ambiguous != "" {
 				fault = e.ambiguous
 				return false
 			}
-			if e.filter && !slices.Contains(e.in.Models, model) {
+			if e.filter && model.counts != e.round {
 				others = true
 				return true
 			}
@@ -50,10 +49,31 @@ func (e *evaluation) missing(s *series, others bool) outcome {
 		return outcome{shown: true, reason: name + " has no series for the models that the endpoint serves"}
 	case f.count > 0 && len(s.where) > 0:
 		return outcome{reason: name + " has no series" + selector(s)}
+	case e.mistyped(s) != "":
+		return outcome{reason: e.mistyped(s)}
 	case f.declared || f.count > 0:
 		return outcome{shown: true, reason: known.empty}
 	default:
 		return outcome{reason: known.gone}
+	}
+}
+
+// mistyped says that what is on the page by the name of a family is of another type
+// than what is read; empty if it is not.
+func (e *evaluation) mistyped(s *series) string {
+	known := &e.profile.families[s.family]
+	about := &e.families[known.typed]
+	switch {
+	case known.base == known.name && about.types&(isHistogram|isSummary) != 0:
+		return fmt.Sprintf("%s is a %s: want a number, as %[1]s_sum and %[1]s_count are", known.name, about.types&(isHistogram|isSummary))
+	case known.base == known.name:
+		return ""
+	case about.types != 0 && about.types&isHistogram == 0:
+		return fmt.Sprintf("%s is a %s: want a histogram, or the sum of what was observed with count", known.base, about.types)
+	case about.bare:
+		return known.base + " has no buckets: want a histogram"
+	default:
+		return ""
 	}
 }
 
@@ -79,7 +99,7 @@ func (e *evaluation) combined(src *series, sh shape) outcome {
 		list = append(list[:0], latest)
 	}
 	e.values = e.values[:0]
-	e.weigh(src.weight)
+	shared := e.weigh(src.weight, list)
 	lacks, none := false, false
 	for _, s := range list {
 		if s.problem != "" {
@@ -98,7 +118,7 @@ func (e *evaluation) combined(src *series, sh shape) outcome {
 		if !ok {
 			return invalid("%s: value %v: %s", name, v, sh.wanted())
 		}
-		e.values = append(e.values, weighted{v, e.weight(src.weight, s)})
+		e.values = append(e.values, weighted{v, e.weight(src.weight, s, shared)})
 	}
 	switch {
 	case lacks:
@@ -110,9 +130,10 @@ func (e *evaluation) combined(src *series, sh shape) outcome {
 	}
 	o := combine(src.combine, e.values, name)
 	for _, s := range list {
-		if s.at != 0 && (o.at == 0 || s.at < o.at) {
-			o.at = s.at
-		}
+		o.at = oldest(o.at, s.at)
+	}
+	if src.weight != nil && !o.byHead {
+		o.at = oldest(o.at, e.weighedAt)
 	}
 	return o
 }
@@ -155,7 +176,7 @@ func combine(how combination, values []weighted, name string) outcome {
 			o.value += v.value
 		}
 	case mean:
-		o.value = average(values)
+		o.value, o.byHead = average(values)
 	case largest:
 		o.value = hottest
 	default:
@@ -164,55 +185,103 @@ func combine(how combination, values []weighted, name string) outcome {
 		}
 		o.value = hottest
 	}
+	if !possibleNumber(o.value) {
+		return invalid("%s: what %d series say together is beyond any number", name, len(values))
+	}
 	return o
 }
 
-// average weighs by capacity if every rank tells its own, and else by head.
-func average(values []weighted) float64 {
+// maxWeight bounds a weight: sums of weighted values stay exact enough.
+const maxWeight = 1 << 53
+
+// average weighs by capacity if every rank tells its own, and else by head. It is NaN
+// where the values are beyond any sum.
+func average(values []weighted) (mean float64, byHead bool) {
 	var total, weights float64
 	for _, v := range values {
 		total += v.value * v.weight
 		weights += v.weight
 	}
-	if slices.ContainsFunc(values, func(v weighted) bool { return v.weight <= 0 }) || weights > math.MaxFloat64 {
+	byHead = slices.ContainsFunc(values, func(v weighted) bool { return v.weight <= 0 || v.weight > maxWeight })
+	if byHead {
 		total, weights = 0, float64(len(values))
 		for _, v := range values {
 			total += v.value
 		}
 	}
+	if math.IsInf(total, 0) {
+		return math.NaN(), byHead
+	}
 	// Rounding must not carry a mean beyond the values it is made of.
-	return min(max(total/weights, values[0].value), values[len(values)-1].value)
+	return min(max(total/weights, values[0].value), values[len(values)-1].value), byHead && len(values) > 1
 }
 
 // weigh notes what the weight source says of each rank; 0 where it says nothing,
-// or two things.
-func (e *evaluation) weigh(src *series) {
+// or two things. Its family need not have all labels of rank that the weighed one
+// has: ranks are told apart by those that both have, which it returns as bits.
+func (e *evaluation) weigh(src *series, list []*sample) (shared uint64) {
 	clear(e.weights)
-	if src == nil {
-		return
+	e.weighedAt = 0
+	if src == nil || len(list) == 0 {
+		return 0
 	}
 	if e.weights == nil {
 		e.weights = map[uint64]float64{}
 	}
+	var own, others uint64
+	for _, s := range list {
+		own |= s.shows
+	}
+	count := 0
+	e.each(src, func(w *sample) bool {
+		others |= w.shows
+		count++
+		return true
+	})
+	shared = own & others
 	e.each(src, func(w *sample) bool {
 		v, said, err := w.read(src.label, amount)
 		if !said || err != nil || w.problem != "" || !possibleNumber(v) {
 			v = 0
 		}
-		if other, twice := e.weights[w.rank]; twice && other != v {
+		rank := e.rankBy(w.known, shared)
+		if other, twice := e.weights[rank]; twice && other != v {
 			v = 0
 		}
-		e.weights[w.rank] = v
+		e.weights[rank] = v
+		e.weighedAt = oldest(e.weighedAt, w.at)
 		return true
 	})
+	if len(list) > 1 && count == 1 {
+		// One weight for several ranks is none of theirs.
+		clear(e.weights)
+	}
+	return shared
 }
 
 // weight is that of the rank that a sample is of.
-func (e *evaluation) weight(src *series, s *sample) float64 {
+func (e *evaluation) weight(src *series, s *sample, shared uint64) float64 {
 	if src == nil {
 		return 1
 	}
-	return e.weights[s.rank]
+	return e.weights[e.rankBy(s.known, shared)]
+}
+
+// rankBy is a hash of those labels of rank that are given as bits.
+func (e *evaluation) rankBy(k *known, by uint64) uint64 {
+	if k.shows&^by == 0 {
+		return k.rank
+	}
+	names := e.apart[:0]
+	for i, name := range e.profile.labels.apart {
+		if i < 64 && k.shows&by&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	e.apart = names
+	var rank uint64
+	rank, e.hash = k.labels.HashForLabels(e.hash, names...)
+	return rank
 }
 
 // read is the sample's value, or what one of its labels says. said is false
@@ -232,7 +301,7 @@ func (s *sample) read(label string, sh shape) (v float64, said bool, err error) 
 	case sh == yesOrNo:
 		return 0, false, fmt.Errorf("label %s is %.32q, want True or False", label, text)
 	}
-	v, err = strconv.ParseFloat(text, 64)
+	v, err = parseNumber([]byte(text))
 	if err != nil {
 		return 0, false, fmt.Errorf("label %s is %.32q, want a number or None", label, text)
 	}

@@ -2,9 +2,13 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/berth-dev/berth/config/engines"
@@ -13,84 +17,213 @@ import (
 // Set is the profiles that a picker knows, by name. It is immutable.
 type Set struct {
 	profiles []*Profile
+	// replaced are the names of those that stand for another of the same name.
+	replaced []string
 }
 
-// Defaults are the profiles that are built in.
-func Defaults() (*Set, error) { return Load(engines.FS) }
+// Limits of what Load reads.
+const (
+	maxFiles = 64
+	maxBytes = 4 << 20
+)
 
-// Load parses every .yaml file at the root of a file system.
+// Defaults are the profiles that are built in.
+func Defaults() (*Set, error) {
+	s, err := Load(engines.FS)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range s.profiles {
+		p.builtIn = true
+	}
+	return s, nil
+}
+
+// Load parses every .yaml file at the root of a file system: at most 64, of 256 KiB
+// each and 4 MiB together. The error joins what is wrong with each of them.
 func Load(files fs.FS) (*Set, error) {
 	names, err := fs.Glob(files, "*.yaml")
 	if err != nil {
 		return nil, err
 	}
-	profiles := make([]*Profile, 0, len(names))
+	if len(names) > maxFiles {
+		return nil, fmt.Errorf("%d files that end in .yaml, want at most %d", len(names), maxFiles)
+	}
+	var profiles []*Profile
+	var errs []error
+	total := 0
 	for _, name := range names {
-		text, err := fs.ReadFile(files, name)
+		text, err := readFile(files, name)
+		if total += len(text); err == nil && total > maxBytes {
+			return nil, errors.Join(append(errs, &Fault{File: name, Words: fmt.Sprintf("more than %d bytes with the files before it, want at most that", maxBytes)})...)
+		}
 		if err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
 		}
 		p, err := Parse(name, text)
 		if err != nil {
-			return nil, err
+			errs = append(errs, Faults(err)...)
+			continue
 		}
 		profiles = append(profiles, p)
 	}
-	return NewSet(profiles...)
+	switch len(errs) {
+	case 0:
+		return NewSet(profiles...)
+	case 1:
+		return nil, errs[0]
+	default:
+		return nil, errors.Join(errs...)
+	}
+}
+
+// readFile reads a regular file of at most so many bytes as a profile may have, and
+// one more where it has more. What is none is not opened: opening a pipe would wait.
+func readFile(files fs.FS, name string) ([]byte, error) {
+	refuse := func(err error) ([]byte, error) {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return nil, &Fault{File: name, Words: printable(err.Error()) + ", want a file that can be read"}
+	}
+	info, err := fs.Stat(files, name)
+	switch {
+	case err != nil:
+		return refuse(err)
+	case !info.Mode().IsRegular():
+		return nil, &Fault{File: name, Words: "not a regular file, want one"}
+	}
+	f, err := files.Open(name)
+	if err != nil {
+		return refuse(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxProfile+1))
+	if err != nil {
+		return refuse(err)
+	}
+	return text, nil
 }
 
 // NewSet joins profiles. Two of one name, or of which one would recognise the
-// other's page, are an error.
+// other's page, are an error, which joins one for each profile that does not go with
+// those before it: built-in ones come first, then the order is that of the files.
 func NewSet(profiles ...*Profile) (*Set, error) {
+	inOrder := slices.Clone(profiles)
+	slices.SortStableFunc(inOrder, func(a, b *Profile) int {
+		if a.builtIn != b.builtIn {
+			if a.builtIn {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(strings.Compare(a.file, b.file), strings.Compare(a.name, b.name))
+	})
+	owners := map[string]*Profile{}
+	var errs []error
+	var joined []*Profile
+	for _, p := range inOrder {
+		fault := p.takenName(owners)
+		for _, other := range joined {
+			if fault == nil {
+				fault = p.overlaps(other)
+			}
+		}
+		if fault != nil {
+			errs = append(errs, fault)
+			continue
+		}
+		for _, name := range append([]string{p.name}, p.aliases...) {
+			owners[name] = p
+		}
+		joined = append(joined, p)
+	}
+	switch len(errs) {
+	case 0:
+	case 1:
+		return nil, errs[0]
+	default:
+		return nil, errors.Join(errs...)
+	}
 	s := &Set{profiles: slices.Clone(profiles)}
 	slices.SortFunc(s.profiles, func(a, b *Profile) int { return strings.Compare(a.name, b.name) })
-	owner := map[string]string{}
-	for _, p := range s.profiles {
-		for _, name := range append([]string{p.name}, p.aliases...) {
-			if other, taken := owner[name]; taken {
-				return nil, fmt.Errorf("engine profile %q: name %q is that of profile %q already, must be unique", p.name, name, other)
-			}
-			owner[name] = p.name
-		}
-	}
-	for i, p := range s.profiles {
-		for _, other := range s.profiles[i+1:] {
-			if err := p.overlaps(other); err != nil {
-				return nil, err
-			}
-		}
-	}
 	return s, nil
 }
 
-// overlaps says where the pages of two engines could not be told apart.
-func (p *Profile) overlaps(other *Profile) error {
-	if p.exporter || other.exporter {
-		return nil
+// fault is what is wrong with a place of the profile, in its file.
+func (p *Profile) fault(path, format string, args ...any) *Fault {
+	return &Fault{File: p.file, Line: p.lines[path], Field: path, Words: fmt.Sprintf(format, args...)}
+}
+
+// place names a profile beside another.
+func (p *Profile) place() string {
+	if p.builtIn {
+		return fmt.Sprintf("the built-in profile %q", p.name)
 	}
-	for _, pair := range [][2]*Profile{{p, other}, {other, p}} {
-		if a, b := pair[0], pair[1]; a.detect.within(&b.detect) {
-			return fmt.Errorf("engine profiles %q and %q: detect.families overlap, a page of %q would be recognised by %q too", p.name, other.name, b.name, a.name)
-		}
+	return fmt.Sprintf("profile %q (%s:%d)", p.name, printable(p.file), p.lines["name"])
+}
+
+// takenName says which of the profile's names is that of another.
+func (p *Profile) takenName(owners map[string]*Profile) *Fault {
+	if other := owners[p.name]; other != nil {
+		return p.fault("name", "%q is a name of %s, want one of its own", p.name, other.place())
 	}
-	for _, a := range p.detect.prefixes {
-		for _, b := range other.detect.prefixes {
-			if strings.HasPrefix(a, b) || strings.HasPrefix(b, a) {
-				return fmt.Errorf("engine profiles %q and %q: detect.prefixes %q and %q overlap, a page could be of either", p.name, other.name, a, b)
-			}
-		}
-	}
-	for _, pair := range [][2]*Profile{{p, other}, {other, p}} {
-		a, b := pair[0], pair[1]
-		for _, prefix := range a.detect.prefixes {
-			for _, family := range b.families {
-				if strings.HasPrefix(family.name, prefix) {
-					return fmt.Errorf("engine profiles %q and %q: detect.prefixes %q of the first is that of %s, which the second reads", a.name, b.name, prefix, family.name)
-				}
-			}
+	for i, alias := range p.aliases {
+		if other := owners[alias]; other != nil {
+			return p.fault(fmt.Sprintf("aliases[%d]", i), "%q is a name of %s, want one of its own", alias, other.place())
 		}
 	}
 	return nil
+}
+
+// overlaps says where the pages of two engines could not be told apart, as a fault
+// of p.
+func (p *Profile) overlaps(other *Profile) *Fault {
+	if p.exporter || other.exporter {
+		return nil
+	}
+	if p.detect.within(&other.detect) || other.detect.within(&p.detect) {
+		return p.fault(p.detect.part(), "a page of one could be recognised as that of the other, which is %s: want families of its own", other.place())
+	}
+	for i, given := range p.detect.given {
+		for _, prefix := range []string{given, flatten(given)} {
+			path := fmt.Sprintf("detect.prefixes[%d]", i)
+			for _, theirs := range other.detect.prefixes {
+				if strings.HasPrefix(prefix, theirs) || strings.HasPrefix(theirs, prefix) {
+					return p.fault(path, "%q overlaps with %q of %s: a page could be of either, want a prefix of its own", given, theirs, other.place())
+				}
+			}
+			if name := other.reads(prefix); name != "" {
+				return p.fault(path, "%q is how %s begins, which %s reads: want a prefix of its own", given, name, other.place())
+			}
+		}
+	}
+	for _, prefix := range other.detect.prefixes {
+		if name := p.reads(prefix); name != "" {
+			return p.fault(p.readAt[name], "%q begins with %s, by which %s is recognised: want families of its own", name, prefix, other.place())
+		}
+	}
+	return nil
+}
+
+// part is the place that says by what a page is recognised.
+func (d *detection) part() string {
+	if len(d.families) > 0 {
+		return "detect.families"
+	}
+	return "detect.prefixes[0]"
+}
+
+// reads is the first family of the profile that begins so, by name; empty if none
+// does.
+func (p *Profile) reads(prefix string) string {
+	i := sort.SearchStrings(p.sorted, prefix)
+	if i < len(p.sorted) && strings.HasPrefix(p.sorted[i], prefix) {
+		return p.sorted[i]
+	}
+	return ""
 }
 
 // within reports that a page by which other is recognised shows this engine too,
@@ -118,8 +251,22 @@ func (s *Set) With(other *Set) (*Set, error) {
 			joined = append(joined, p)
 		}
 	}
-	return NewSet(joined...)
+	all, err := NewSet(joined...)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range all.profiles {
+		instead := slices.ContainsFunc(s.profiles, func(o *Profile) bool { return o.name == p.name && o != p })
+		if instead || s.Replaces(p.name) || other.Replaces(p.name) {
+			all.replaced = append(all.replaced, p.name)
+		}
+	}
+	return all, nil
 }
+
+// Replaces reports that the profile of this name stands instead of another, which
+// With has taken it for: one's own instead of the one that is built in.
+func (s *Set) Replaces(name string) bool { return slices.Contains(s.replaced, name) }
 
 // Profiles are all of them, ordered by name.
 func (s *Set) Profiles() []*Profile { return slices.Clone(s.profiles) }

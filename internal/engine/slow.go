@@ -1,14 +1,10 @@
 package engine
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"time"
-	"unicode"
 
 	"github.com/berth-dev/berth/internal/telemetry"
 )
@@ -70,9 +66,11 @@ func (p *Profile) ReadSlow(from Page, status int, page []byte, at telemetry.Inst
 			metric, r := "data[].id", telemetry.Reading{}
 			switch f {
 			case telemetry.ServedModels:
-				r = list.names(false)
+				if r = list.base.reading(); r.Recorded == telemetry.Fresh && len(r.Detail.Names) == 0 {
+					r = missing("no model is listed")
+				}
 			case telemetry.AdaptersLoaded:
-				r = list.names(true)
+				r = list.adapters.reading()
 			default:
 				metric, r = "data[].max_model_len", list.contextLimit()
 			}
@@ -80,13 +78,13 @@ func (p *Profile) ReadSlow(from Page, status int, page []byte, at telemetry.Inst
 			set(f, metric, r)
 		}
 	case JSON:
-		var root map[string]any
-		if err := decode(page, &root); err != nil {
+		root, err := parseObject(page)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", from.Path, err)
 		}
 		for i := range from.members {
 			m := &from.members[i]
-			set(m.field, m.name, m.read(root))
+			set(m.field, m.name, m.read(root, at))
 		}
 	default:
 		return nil, fmt.Errorf("%s: format %s is not that of a slow page", from.Path, from.Format)
@@ -98,124 +96,10 @@ func (p *Profile) ReadSlow(from Page, status int, page []byte, at telemetry.Inst
 // be changed.
 func (page *Page) Reads() []telemetry.Field { return page.fields }
 
-// Owners are what the cards of /v1/models say of who serves them. whole reports
-// that the page is a list, and that each of its cards says so.
-func Owners(page []byte) (owners []string, whole bool) {
-	var list modelList
-	if list.decode(page) != nil || len(list.Data) == 0 {
-		return nil, false
-	}
-	var listed nameSet
-	whole = true
-	for _, card := range list.Data {
-		whole = whole && card.OwnedBy != "" && len(listed.names) < maxOwners
-		if card.OwnedBy != "" && len(listed.names) < maxOwners {
-			listed.add(card.OwnedBy)
-		}
-	}
-	return listed.names, whole
-}
-
-func decode(page []byte, into any) error {
-	if page = bytes.TrimSpace(page); len(page) == 0 || page[0] != '{' {
-		return fmt.Errorf("want a JSON object")
-	}
-	return json.Unmarshal(page, into)
-}
-
 func missing(words string) telemetry.Reading {
 	return telemetry.Reading{Detail: reasons(words)}
 }
 
 func faulty(words string) telemetry.Reading {
 	return telemetry.Reading{Recorded: telemetry.Invalid, Detail: reasons(words)}
-}
-
-// modelList is the answer of /v1/models: cards of base models, under each of
-// their served names, and of adapters, which name a parent.
-type modelList struct {
-	Data []*modelCard `json:"data"`
-}
-
-type modelCard struct {
-	ID          string `json:"id"`
-	Parent      string `json:"parent"`
-	OwnedBy     string `json:"owned_by"`
-	MaxModelLen any    `json:"max_model_len"`
-}
-
-// decode reads the page. An object without the list is an error that the engine
-// tells, and not a list without models.
-func (l *modelList) decode(page []byte) error {
-	switch err := decode(page, l); {
-	case err != nil:
-		return err
-	case l.Data == nil:
-		return errors.New("no list of models, want data")
-	case slices.Contains(l.Data, nil):
-		return errors.New("a model is null, want an object")
-	}
-	return nil
-}
-
-func (l *modelList) names(adapters bool) telemetry.Reading {
-	var listed nameSet
-	for _, card := range l.Data {
-		if (card.Parent != "") != adapters {
-			continue
-		}
-		if reason := unfit(card.ID); reason != "" {
-			return faulty("a model name " + reason)
-		}
-		if listed.add(card.ID) && len(listed.names) > maxNames {
-			return faulty(fmt.Sprintf("more than %d names", maxNames))
-		}
-	}
-	if len(listed.names) == 0 && !adapters {
-		return missing("no model is listed")
-	}
-	return telemetry.Reading{Recorded: telemetry.Fresh, Detail: &telemetry.Detail{Names: listed.names}}
-}
-
-const (
-	// maxOwners bounds who is looked at of those that serve the models.
-	maxOwners = 64
-	// maxNames bounds what one replica may claim to serve.
-	maxNames = 4096
-	// maxText bounds a name or a version, in bytes.
-	maxText = 512
-)
-
-// unfit says why a text of an engine cannot be a name; empty if it can.
-func unfit(text string) string {
-	switch {
-	case text == "":
-		return "is empty"
-	case len(text) > maxText:
-		return fmt.Sprintf("has %d bytes, want at most %d", len(text), maxText)
-	}
-	for _, r := range text {
-		if !unicode.IsPrint(r) {
-			return "has characters that do not print"
-		}
-	}
-	return ""
-}
-
-// contextLimit is the lowest that a base model states.
-func (l *modelList) contextLimit() telemetry.Reading {
-	r := missing("max_model_len is not stated")
-	for _, card := range l.Data {
-		if card.Parent != "" || card.MaxModelLen == nil {
-			continue
-		}
-		v, ok := card.MaxModelLen.(float64)
-		if !ok || v < 1 || !telemetry.ContextLimit.Possible(v) {
-			return faulty("max_model_len is not a number of at least 1")
-		}
-		if r.Recorded != telemetry.Fresh || v < r.Value {
-			r = telemetry.Reading{Recorded: telemetry.Fresh, Value: v}
-		}
-	}
-	return r
 }

@@ -35,8 +35,8 @@ func TestTheModelListNamesWhatIsServed(t *testing.T) {
 		{"one name twice", base + "," + base, "llama", "", "8192"},
 		{"no model", "", "supported, missing: no model is listed", "", "supported, missing: max_model_len is not stated"},
 		{"no length", `{"id":"a"}`, "a", "", "supported, missing: max_model_len is not stated"},
-		{"length as a text", `{"id":"a","max_model_len":"8192"}`, "a", "", "supported, invalid: max_model_len is not a number of at least 1"},
-		{"length zero", `{"id":"a","max_model_len":0}`, "a", "", "supported, invalid: max_model_len is not a number of at least 1"},
+		{"length as a text", `{"id":"a","max_model_len":"8192"}`, "a", "", "supported, invalid: max_model_len is not a whole number of at least 1"},
+		{"length zero", `{"id":"a","max_model_len":0}`, "a", "", "supported, invalid: max_model_len is not a whole number of at least 1"},
 		{"an empty name", `{"id":""}`, "supported, invalid: a model name is empty", "", "supported, missing: max_model_len is not stated"},
 		{"a name with a newline", `{"id":"a\nb"}`, "supported, invalid: a model name has characters that do not print", "", "supported, missing: max_model_len is not stated"},
 	}

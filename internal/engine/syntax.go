@@ -13,21 +13,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// syntaxError tells in which line a text stops being YAML, and why.
+// syntaxError tells in which line a text stops being YAML, from 1, and why.
 //
 // The line that the YAML library names counts from 0 in what its parser finds, is
 // then that of the mapping or list around the fault, and is left out where it would
 // be the first. Behind an empty line there is always one; and what the parser finds
 // is in the last line of the shortest beginning of the text that fails as the whole.
-func syntaxError(file string, text []byte, err error) error {
+func syntaxError(text []byte, err error) (line int, words string) {
 	behind := append([]byte("\n"), bytes.TrimPrefix(text, []byte("\ufeff"))...)
 	whole := notYAML(behind)
 	if whole == nil {
-		return fmt.Errorf("%s: %w", file, err)
+		_, reason := libraryLine(err)
+		return 0, "not YAML: " + printable(reason)
 	}
 	named, reason := libraryLine(whole)
 	end, collects := parserFaults[reason]
-	line := named - 1
+	line = named - 1
 	ends := lineEnds(behind)
 	if collects || named == 0 {
 		line = sort.Search(len(ends)-1, func(i int) bool {
@@ -41,7 +42,7 @@ func syntaxError(file string, text []byte, err error) error {
 		because += fmt.Sprintf(" of what begins in line %d", named)
 	}
 	at := string(behind[ends[line-1]:ends[min(line, len(ends)-1)]])
-	return fmt.Errorf("%s: yaml: line %d: %.200s%s", file, line, because, remedy(reason, at))
+	return line, fmt.Sprintf("not YAML: %.200s%s", printable(because), remedy(reason, at))
 }
 
 // parserFaults are what the parser of the library finds wrong, with what makes a

@@ -141,6 +141,48 @@ nv_trt_llm_request_metrics{model="qwen",request_type="waiting",version="1"} 7
 	wantValue(t, readPageOf(t, triton, page, Input{Models: []string{"qwen"}}), telemetry.QueueDepth, 7)
 }
 
+// ENGINES 3.5: the sample of the README has more requests scheduled than active, and a
+// reporter that misses one type gives each later one its neighbour's value.
+func TestATritonPageThatContradictsItselfIsNotBelieved(t *testing.T) {
+	const (
+		requests = "nv_trt_llm_request_metrics{model=\"tensorrt_llm\",request_type=%q,version=\"1\"} %s\n"
+		blocks   = "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=%q,model=\"tensorrt_llm\",version=\"1\"} %s\n"
+	)
+	group := func(line string, values ...string) (page string) {
+		for i := 0; i < len(values); i += 2 {
+			page += fmt.Sprintf(line, values[i], values[i+1])
+		}
+		return page
+	}
+	load := []telemetry.Field{telemetry.QueueDepth, telemetry.ActiveRequests}
+	cache := []telemetry.Field{telemetry.KVCacheUtilization, telemetry.KVCacheCapacity}
+	for _, c := range []struct {
+		name, page string
+		fields     []telemetry.Field
+		want       telemetry.State
+		reason     string
+	}{
+		{"the README's requests", group(requests, "waiting", "1", "scheduled", "1", "active", "0", "max", "512"), load, telemetry.Invalid, "more requests are scheduled than active: 1 and 0"},
+		{"all of them scheduled", group(requests, "waiting", "0", "scheduled", "7", "active", "7"), load, telemetry.Fresh, ""},
+		{"no count of active ones", group(requests, "waiting", "2", "scheduled", "7"), load, telemetry.Fresh, ""},
+		{"a count of active ones that is none", group(requests, "waiting", "2", "scheduled", "7", "active", "NaN"), load, telemetry.Fresh, ""},
+		{"blocks that add up", group(blocks, "used", "50", "free", "150", "max", "200", "tokens_per", "64"), cache, telemetry.Fresh, ""},
+		{"blocks caught between two updates", group(blocks, "used", "58", "free", "150", "max", "200", "tokens_per", "64"), cache, telemetry.Fresh, ""},
+		{"blocks without the free ones", group(blocks, "used", "50", "max", "200", "tokens_per", "64"), cache, telemetry.Fresh, ""},
+		{"more blocks than there are", group(blocks, "used", "60", "free", "200", "max", "64", "tokens_per", "1"), cache, telemetry.Invalid, "more blocks are used and free than there are: 260 and 64"},
+		{"fewer blocks than there are", group(blocks, "used", "0", "free", "50", "max", "150", "tokens_per", "200"), cache, telemetry.Invalid, "there are more blocks than are used and free: 150 and 50"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := readPageOf(t, triton, c.page, Input{})
+			for _, f := range c.fields {
+				if r := &s.Readings[f]; r.State(noon) != c.want || c.reason != "" && reasonsOf(s, f) != c.reason {
+					t.Errorf("%s %v is %s (%s), want it %s (%s)", f, r.Value, r.State(noon), reasonsOf(s, f), c.want, c.reason)
+				}
+			}
+		})
+	}
+}
+
 func TestTritonsModelMayHaveAnyNameBesideAnEnsemble(t *testing.T) {
 	s := readPageOf(t, triton, parts(10, 50_000_000, 10)+
 		`nv_trt_llm_request_metrics{model="llama_70b",request_type="waiting",version="1"} 2

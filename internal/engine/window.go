@@ -19,12 +19,15 @@ type History struct {
 	windows []window
 	// counted is when the windows were last read, 0 if never.
 	counted telemetry.Instant
-	// reset: a counter fell since takeReset was last asked.
-	reset bool
-	// print is a digest of the page's values, and movedAt when it was last
-	// another one.
-	print   uint64
-	movedAt telemetry.Instant
+	// reset: a counter fell since takeReset was last asked; gone: one that had
+	// counted is no longer there; stood: one that had counted is there, and has not
+	// fallen.
+	reset, gone, stood bool
+	// print is a digest of the page's values, and movedAt when one of them was last
+	// another. values are those without their labels, and shape is the labels alone: a
+	// series that comes under another label moves nothing.
+	print, values, shape uint64
+	movedAt              telemetry.Instant
 	// stale is why the page was judged stale since it moved; empty if it was not.
 	stale string
 	// models are those that the page showed when it was last read in full.
@@ -87,13 +90,16 @@ func (h *History) restart(at telemetry.Instant) {
 	}
 }
 
-// takeReset reports that a counter fell, once.
+// takeReset reports, once, that the counters are those of another process: one fell,
+// or all that had counted are gone. Where one of several is gone, a rank or a label
+// may come back.
 func (h *History) takeReset() bool {
-	if h == nil || !h.reset {
+	if h == nil {
 		return false
 	}
-	h.reset = false
-	return true
+	reset := h.reset || h.gone && !h.stood
+	h.reset, h.gone, h.stood = false, false, false
+	return reset
 }
 
 // note remembers the page's values as a whole.
@@ -102,17 +108,26 @@ func (h *History) note(at telemetry.Instant, sc *scratch) {
 		return
 	}
 	h.counted = at
-	var print uint64
+	var print, values, shape uint64
 	for i := range sc.samples {
 		s := &sc.samples[i]
-		if sc.profile.families[s.family].still {
+		// Labels and values that cannot be are no sign of work.
+		if !sc.profile.families[s.family].works || s.problem != "" || !possibleNumber(s.value) {
 			continue
 		}
-		print += mix(s.hash ^ mix(math.Float64bits(s.value)^uint64(s.family)))
+		value := mix(math.Float64bits(s.value) ^ uint64(s.family))
+		print += mix(s.hash ^ value)
+		values += mix(s.rank ^ value)
+		shape += mix(s.hash ^ uint64(s.family))
 	}
-	if print != h.print || h.movedAt == 0 {
-		h.print, h.movedAt, h.stale = print, at, ""
+	moved := print != h.print
+	if shape != h.shape {
+		moved = values != h.values
 	}
+	if moved || h.movedAt == 0 {
+		h.movedAt, h.stale = at, ""
+	}
+	h.print, h.values, h.shape = print, values, shape
 }
 
 // mix spreads the bits of x over all of it.
@@ -141,6 +156,8 @@ type mark struct {
 	at telemetry.Instant
 	// part is what the source itself counts, whole what it is compared with.
 	part, whole float64
+	// from is the oldest time that the engine states for one of them; 0 if for none.
+	from telemetry.Instant
 	// buckets are cumulative, one for each bound.
 	buckets []float64
 }
@@ -169,6 +186,7 @@ func (e *evaluation) grown(src *source, f telemetry.Field) outcome {
 	if o := e.countAll(src, &now); o.kind != possible {
 		if o.kind == absent && h != nil {
 			// All series are gone, which ends the window as one of them would.
+			h.gone = h.gone || e.families[src.family].count == 0 && h.windows[src.id].counted()
 			h.windows[src.id] = window{}
 		}
 		return o
@@ -177,10 +195,11 @@ func (e *evaluation) grown(src *source, f telemetry.Field) outcome {
 		return outcome{kind: waiting, shown: true, reason: firstPage}
 	}
 	w := &h.windows[src.id]
-	why := w.compare(e.counters, e.bounds, now.buckets)
-	if why == fell {
-		h.reset = true
-	}
+	had := w.counted()
+	why, stood := w.compare(e.counters, e.bounds, now.buckets)
+	h.reset = h.reset || why == fell
+	h.stood = h.stood || stood
+	h.gone = h.gone || had && !stood
 	base, ok := w.add(now, src.window, why != "")
 	switch {
 	case why != "":
@@ -195,6 +214,11 @@ func (e *evaluation) grown(src *source, f telemetry.Field) outcome {
 
 // maxCount is beyond what is ever counted, and exact as a float64.
 const maxCount = 1 << 53
+
+// counted reports that it had counted anything.
+func (w *window) counted() bool {
+	return slices.ContainsFunc(w.series, func(c counter) bool { return c.value > 0 })
+}
 
 const (
 	firstPage = "first page: a window needs two"
@@ -211,23 +235,30 @@ func (e *evaluation) countAll(src *source, now *mark) outcome {
 	if o.kind != possible {
 		return o
 	}
-	now.part = o.value
+	now.part, now.from = o.value, o.at
 	for i := range src.over {
 		if o = e.counted(&src.over[i]); o.kind != possible {
 			return o
 		}
 		now.whole += o.value
+		now.from = oldest(now.from, o.at)
 	}
 	if src.total != nil {
 		if o = e.counted(src.total); o.kind != possible {
 			return o
 		}
+		if o.value != math.Trunc(o.value) {
+			return invalid("%s: %v, want a whole number", e.profile.families[src.total.family].name, o.value)
+		}
 		now.whole = o.value
+		now.from = oldest(now.from, o.at)
 	}
 	if src.bucket != nil {
-		if fault := e.buckets(src.bucket, now.whole); fault.reason != "" {
-			return fault
+		in := e.buckets(src.bucket, now.whole)
+		if in.kind != possible {
+			return in
 		}
+		now.from = oldest(now.from, in.at)
 		now.buckets = e.cumulative
 	}
 	return o
@@ -239,6 +270,13 @@ func (e *evaluation) counted(s *series) outcome {
 	if o.kind != possible {
 		return o
 	}
+	f := &e.profile.families[s.family]
+	switch {
+	case e.families[f.typed].types&isGauge != 0:
+		return invalid("%s is a gauge, which says what is now: its growth over a window means nothing", f.base)
+	case o.value > maxCount:
+		return invalid("%s: %v: the growth of more than %d cannot be told", f.name, o.value, int64(maxCount))
+	}
 	for _, at := range e.list {
 		e.counters = append(e.counters, counter{at.hash ^ uint64(at.family), at.value})
 	}
@@ -247,7 +285,7 @@ func (e *evaluation) counted(s *series) outcome {
 
 // buckets adds up the buckets of a histogram over its series. Each bound must be
 // there for every series, and the largest hold them all.
-func (e *evaluation) buckets(s *series, total float64) (fault outcome) {
+func (e *evaluation) buckets(s *series, total float64) outcome {
 	name := e.profile.families[s.family].name
 	if problem := e.families[s.family].problem; problem != "" {
 		return invalid("%s: %s", name, problem)
@@ -259,6 +297,7 @@ func (e *evaluation) buckets(s *series, total float64) (fault outcome) {
 	case len(list) == 0:
 		return e.missing(s, others)
 	}
+	o := outcome{kind: possible}
 	bounds, cumulative, seen := e.bounds[:0], e.cumulative[:0], e.seen[:0]
 	for _, at := range list {
 		switch {
@@ -268,6 +307,8 @@ func (e *evaluation) buckets(s *series, total float64) (fault outcome) {
 			return invalid("%s: label le is %.32q, want a number", name, at.labels.Get("le"))
 		case !possibleNumber(at.value):
 			return invalid("%s: value %v: %s", name, at.value, amount.wanted())
+		case at.value != math.Trunc(at.value):
+			return invalid("%s: value %v: want a whole number", name, at.value)
 		}
 		i, found := slices.BinarySearch(bounds, at.le)
 		if !found {
@@ -277,6 +318,7 @@ func (e *evaluation) buckets(s *series, total float64) (fault outcome) {
 		}
 		cumulative[i] += at.value
 		seen[i]++
+		o.at = oldest(o.at, at.at)
 	}
 	e.bounds, e.cumulative, e.seen = bounds, cumulative, seen
 	last := len(bounds) - 1
@@ -290,12 +332,13 @@ func (e *evaluation) buckets(s *series, total float64) (fault outcome) {
 	case cumulative[last] != total:
 		return invalid("%s: the largest bucket has %v, the count is %v", name, cumulative[last], total)
 	}
-	return outcome{}
+	return o
 }
 
 // compare says why what was counted before cannot be subtracted; empty if it
-// can. The new counters and bounds take the place of the old.
-func (w *window) compare(counters []counter, bounds, buckets []float64) (why string) {
+// can. stood reports that a counter that had counted is there and has not fallen. The
+// new counters and bounds take the place of the old.
+func (w *window) compare(counters []counter, bounds, buckets []float64) (why string, stood bool) {
 	slices.SortFunc(counters, func(a, b counter) int { return cmp.Compare(a.hash, b.hash) })
 	defer func() { w.series = append(w.series[:0], counters...) }()
 	reshapes := !slices.Equal(w.bounds, bounds)
@@ -303,34 +346,40 @@ func (w *window) compare(counters []counter, bounds, buckets []float64) (why str
 	if reshapes {
 		w.bounds = slices.Clone(bounds)
 	}
-	i, came := 0, false
+	i, came, left, falls := 0, false, false, false
 	for _, before := range w.series {
 		for ; i < len(counters) && counters[i].hash < before.hash; i++ {
 			came = came || counters[i].value > 0
 		}
-		switch {
-		case i == len(counters) || counters[i].hash != before.hash:
-			return vanished
-		case counters[i].value < before.value:
-			return fell
+		if i == len(counters) || counters[i].hash != before.hash {
+			left = true
+			continue
 		}
+		falls = falls || counters[i].value < before.value
+		stood = stood || before.value > 0 && counters[i].value >= before.value
 		i++
 	}
 	for ; i < len(counters); i++ {
 		came = came || counters[i].value > 0
 	}
-	if came && len(w.series) > 0 {
-		return appeared
-	}
-	if had && reshapes {
-		return reshaped
-	}
-	for i, before := range w.last.buckets {
-		if buckets[i] < before {
-			return fell
+	if !left && !reshapes {
+		for i, before := range w.last.buckets {
+			falls = falls || buckets[i] < before
 		}
 	}
-	return ""
+	// What fell says more than what came or went, wherever it stands.
+	switch {
+	case falls:
+		return fell, stood
+	case left:
+		return vanished, stood
+	case came && len(w.series) > 0:
+		return appeared, stood
+	case had && reshapes:
+		return reshaped, stood
+	default:
+		return "", stood
+	}
 }
 
 // add notes what was counted and returns what the window begins with; ok is
@@ -357,7 +406,7 @@ func (w *window) add(now mark, width time.Duration, dropped bool) (base mark, ok
 // growth makes a value of what was counted between two marks.
 func (e *evaluation) growth(src *source, f telemetry.Field, base, now mark) outcome {
 	part, whole := now.part-base.part, now.whole-base.whole
-	o := outcome{kind: possible}
+	o := outcome{kind: possible, at: now.from}
 	switch {
 	case f.Kind() == telemetry.Dist:
 		if whole <= 0 {
@@ -382,7 +431,11 @@ func (e *evaluation) growth(src *source, f telemetry.Field, base, now mark) outc
 			}{{&d.P50, 0.5}, {&d.P90, 0.9}, {&d.P99, 0.99}} {
 				v, beyond := quantile(q.share, e.bounds, e.increases)
 				*q.to = src.scale * v
-				if beyond && o.reason == "" {
+				switch {
+				case o.reason != "":
+				case math.IsNaN(v):
+					o.reason = "no bucket bounds the quantiles that are left out"
+				case beyond:
 					o.reason = fmt.Sprintf("quantiles beyond the largest bound, %v, are at least that", src.scale*v)
 				}
 			}
@@ -390,9 +443,9 @@ func (e *evaluation) growth(src *source, f telemetry.Field, base, now mark) outc
 				o.reason = fmt.Sprintf("quantiles are within the lowest bucket: all that is known is that they are at most %v", src.scale*lowest)
 			}
 		}
-		for _, v := range [...]float64{o.dist.Mean, o.dist.P50, o.dist.P90, o.dist.P99} {
-			if !math.IsNaN(v) && !f.Possible(v) {
-				return invalid("value %v: %s", v, amount.wanted())
+		for i, v := range [...]float64{o.dist.Mean, o.dist.P50, o.dist.P90, o.dist.P99} {
+			if (i == 0 || !math.IsNaN(v)) && !f.Possible(v) {
+				return invalid("value %v: %s", v, wanted(f))
 			}
 		}
 		return o
@@ -424,7 +477,7 @@ func (e *evaluation) contradicts(sum, count float64) string {
 	}
 	slack := (count + 1) * 1e-6
 	switch {
-	case largest >= 0 && !math.IsInf(largest, 1) && sum > largest*(count+1)+slack:
+	case !math.IsInf(largest, 1) && (largest < 0 || sum > largest*(count+1)+slack):
 		return fmt.Sprintf("values of at most %v have the mean %v", largest, sum/count)
 	case last > 0 && sum+max(0, e.bounds[last-1])+slack < least:
 		return fmt.Sprintf("values of at least %v in the mean have the mean %v", least/count, sum/count)
@@ -435,7 +488,8 @@ func (e *evaluation) contradicts(sum, count float64) string {
 
 // quantile interpolates within the bucket that a share of the values ends in.
 // The lowest bucket begins at 0, and what is counted below 0 is taken for 0; in
-// the bucket without a bound, the largest bound is all that is known.
+// the bucket without a bound, the largest bound is all that is known, and if that is
+// not above 0 nothing is: v is NaN.
 func quantile(share float64, bounds, cumulative []float64) (v float64, beyond bool) {
 	last := len(bounds) - 1
 	target := share * cumulative[last]
@@ -444,10 +498,10 @@ func quantile(share float64, bounds, cumulative []float64) (v float64, beyond bo
 		i++
 	}
 	if i == last {
-		if last == 0 {
-			return 0, true
+		if last == 0 || bounds[last-1] <= 0 {
+			return math.NaN(), true
 		}
-		return max(bounds[last-1], 0), true
+		return bounds[last-1], true
 	}
 	low, below := 0.0, 0.0
 	if i > 0 {

@@ -416,16 +416,16 @@ func TestQuantiles(t *testing.T) {
 		{"the end of a bucket", 0.5, []float64{1, 2, inf}, []float64{5, 10, 10}, 1, false},
 		{"an empty bucket before it", 0.5, []float64{1, 2, 4, inf}, []float64{0, 0, 8, 8}, 3, false},
 		{"beyond every bound", 0.99, []float64{1, 2, inf}, []float64{0, 5, 10}, 2, true},
-		{"no bound at all", 0.5, []float64{inf}, []float64{10}, 0, true},
+		{"no bound at all", 0.5, []float64{inf}, []float64{10}, math.NaN(), true},
 		{"a first bound of 0", 0.5, []float64{0, 1, inf}, []float64{10, 10, 10}, 0, false},
 		{"a first bound below 0", 0.5, []float64{-1, 1, inf}, []float64{10, 10, 10}, 0, false},
 		{"across 0", 0.5, []float64{-1, 1, inf}, []float64{0, 10, 10}, 0.5, false},
 		{"all below 0", 0.5, []float64{-3, -1, inf}, []float64{0, 10, 10}, 0, false},
-		{"beyond bounds below 0", 0.5, []float64{-3, -1, inf}, []float64{0, 0, 10}, 0, true},
+		{"beyond bounds below 0", 0.5, []float64{-3, -1, inf}, []float64{0, 0, 10}, math.NaN(), true},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if got, beyond := quantile(c.share, c.bounds, c.cumulative); got != c.want || beyond != c.beyond {
+			if got, beyond := quantile(c.share, c.bounds, c.cumulative); compareBits(got, c.want) != 0 || beyond != c.beyond {
 				t.Errorf("%v, beyond %t, want %v, %t", got, beyond, c.want, c.beyond)
 			}
 		})

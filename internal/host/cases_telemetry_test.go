@@ -292,3 +292,18 @@ func TestM25_NoScoreLeavesItsRangeWhateverAPageTakesForAPart(t *testing.T) {
 		})
 	}
 }
+
+// A page that is read in part, as those of quiet engines are, does not tell how long it
+// has stood still.
+func TestAQuietEngineThatGetsBusyIsNotFrozen(t *testing.T) {
+	w := watchedPool(t, "vllm", 1, 5*time.Second)
+	for range 14 {
+		w.clock.pass(5 * time.Second)
+		w.mustShow("r1", vllm(0, 0, 0, 10))
+	}
+	w.clock.pass(5 * time.Second)
+	w.mustShow("r1", vllm(5, 4, 0.4, 20))
+	if r := w.live("r1").Snapshot().Readings[telemetry.QueueDepth]; r.Recorded != telemetry.Fresh {
+		t.Errorf("the first busy page after a quiet minute: %v %q, want fresh", r.Recorded, r.Detail.Reasons)
+	}
+}

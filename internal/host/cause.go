@@ -58,7 +58,7 @@ var spoken = [...]struct {
 	{"no value on the page moved ", causeStandstill},
 	{"the engine's own time ", causeEngineTime},
 	{"the engine's process was started anew", causeNoData},
-	{notRead + ": ", causePageUnread},
+	{telemetry.NotRead + ": ", causePageUnread},
 	{"no source: ", causeNoSource},
 }
 
@@ -92,7 +92,7 @@ func causeOf(r *telemetry.Reading, state telemetry.State, failure string, named 
 		return causeUnsupported
 	case r.Support == telemetry.Disabled:
 		return causeOff
-	case len(reasons) == 0, len(reasons) == 1 && reasons[0] == notRead:
+	case len(reasons) == 0, len(reasons) == 1 && reasons[0] == telemetry.NotRead:
 		switch {
 		case !named:
 			return causeNoSource

@@ -19,8 +19,6 @@ import (
 
 // Reasons that readings do not hold themselves.
 const (
-	// notRead is what a reading says that no page was read for.
-	notRead = "not read"
 	// expired is why a reading is stale whose page was read without fault.
 	expired = "expired"
 	// readAnew is said of a reading that another one has replaced since the decision.
@@ -54,7 +52,7 @@ func (c *cycle) why(e *pool.Endpoint, r *telemetry.Reading, state telemetry.Stat
 			support = r.Support.String()
 		}
 		// Of several sources, what the one that is preferred lacks.
-		if reason = first(reasons); reason == "" || reason == notRead {
+		if reason = first(reasons); reason == "" || reason == telemetry.NotRead {
 			reason = c.unread(e)
 		}
 	case state == telemetry.Invalid:
@@ -79,7 +77,7 @@ func (c *cycle) unread(e *pool.Endpoint) string {
 	if failure := e.ScrapeError(); failure != "" {
 		return short(failure)
 	}
-	return notRead
+	return telemetry.NotRead
 }
 
 func first(texts []string) string {

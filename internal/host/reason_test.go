@@ -269,9 +269,14 @@ func TestARecordTellsWhatIsNotKnownFromWhatIsContradicted(t *testing.T) {
 		}
 	}
 	r := newRig(t, "")
-	r.update(endpoint(1), endpoint(2, declared(key, "0.9.1")), endpoint(3), endpoint(4), endpoint(5, declared(key, "0.9.3")))
+	r.update(endpoint(1), endpoint(2, declared(key, "0.9.1")), endpoint(3), endpoint(4), endpoint(5, declared(key, "0.9.3")), endpoint(6))
 	r.publish("r2", load{1, 1, 0.1}, time.Minute, states("0.9.2"))
-	r.publish("r3", load{1, 1, 0.1}, time.Minute)
+	// The page was read, and has no version.
+	r.publish("r3", load{1, 1, 0.1}, time.Minute, func(s *telemetry.Snapshot) {
+		s.Readings[telemetry.EngineVersion] = telemetry.Reading{Detail: &telemetry.Detail{Reasons: []string{"has no version"}}}
+	})
+	// Its metrics page was read, and no other yet.
+	r.publish("r6", load{1, 1, 0.1}, time.Minute)
 	r.publish("r4", load{1, 1, 0.1}, time.Minute, states("0.9.2"))
 	req := r.chat("m")
 	req.IntentMetadata = flat("requirement.capability."+key, "0.9.3")
@@ -286,7 +291,7 @@ func TestARecordTellsWhatIsNotKnownFromWhatIsContradicted(t *testing.T) {
 		}
 		got = append(got, c.Replica+" "+strings.TrimSpace(text))
 	}
-	if want := []string{"r1 unknown", "r2 contradicted", "r3 absent", "r4 present 0.9.2", "r5 kept"}; !slices.Equal(got, want) {
+	if want := []string{"r1 unknown", "r2 contradicted", "r3 absent", "r4 present 0.9.2", "r5 kept", "r6 unknown"}; !slices.Equal(got, want) {
 		t.Errorf("recorded as %q, want %q", got, want)
 	}
 }

@@ -23,14 +23,14 @@ func LoadProfiles(dir string) (*engine.Set, error) {
 		return nil, err
 	}
 	read := readProfiles(dir)
-	own, files, errs := read.parse()
+	own, errs := read.parse()
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
 	if len(own) == 0 {
 		return nil, fmt.Errorf("%s: has no profile, want files that end in %s", dir, profileEnd)
 	}
-	all, errs := join(base, own, files)
+	all, errs := join(base, own)
 	return all, errors.Join(errs...)
 }
 
@@ -46,9 +46,9 @@ func (p *problems) engines(d *document, dir *profileDirectory) (all *engine.Set,
 	if dir.path == "" {
 		return base, nil
 	}
-	own, files, errs := dir.parse()
+	own, errs := dir.parse()
 	if len(errs) == 0 {
-		all, errs = join(base, own, files)
+		all, errs = join(base, own)
 	}
 	if len(errs) > 0 {
 		for _, err := range errs {
@@ -65,38 +65,13 @@ func (d *document) unusable(path string, err error) {
 	d.problems.refuse(d.line(path), path, d.value(path), "cannot be used: "+printable(err.Error(), 1000))
 }
 
-// join puts a directory's profiles instead of or beside the built-in ones. An
-// error is of the file whose profile does not go with those before it.
-func join(base *engine.Set, profiles []*engine.Profile, files []string) (*engine.Set, []error) {
-	named := map[string]string{}
-	var errs []error
-	for i, p := range profiles {
-		if earlier, twice := named[p.Name()]; twice {
-			errs = append(errs, fmt.Errorf("%s: name: %q, want a name of its own: %s has it", files[i], p.Name(), earlier))
-			continue
-		}
-		named[p.Name()] = files[i]
+// join puts a directory's profiles instead of or beside the built-in ones.
+func join(base *engine.Set, profiles []*engine.Profile) (all *engine.Set, errs []error) {
+	own, err := engine.NewSet(profiles...)
+	if err == nil {
+		all, err = base.With(own)
 	}
-	if len(errs) > 0 {
-		return nil, errs
-	}
-	kept := slices.DeleteFunc(base.Profiles(), func(p *engine.Profile) bool { return named[p.Name()] != "" })
-	all, err := engine.NewSet(kept...)
-	if err != nil {
-		return nil, []error{err}
-	}
-	for i, p := range profiles {
-		one, err := engine.NewSet(p)
-		if err == nil {
-			one, err = all.With(one)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", files[i], err))
-			continue
-		}
-		all = one
-	}
-	return all, errs
+	return all, engine.Faults(err)
 }
 
 // namesOf are the names of the engines in a set, or of its exporters.

@@ -148,24 +148,24 @@ func TestEachBadDirectoryOfProfilesIsRefusedWithFileLineAndMember(t *testing.T) 
 			"%/mlx.yaml:9: ttl: unknown key, allowed are apiVersion, kind, name, aliases, role, detect, never, pages, auth, tls, labels, valid, engineTime, stillAfter, fields, unsupported"}},
 		{"a value out of range", map[string]string{"mlx.yaml": strings.Replace(good, "prometheus}", "prometheus, ttl: 1ms}", 1)}, []string{
 			`%/mlx.yaml:6: pages[0].ttl: "1ms", want a duration from 100ms to 1h0m0s`}},
-		{"no YAML", map[string]string{"mlx.yaml": "kind: [\n"}, []string{"%/mlx.yaml: yaml: line 1: did not find expected node content"}},
-		{"an empty file", map[string]string{"mlx.yaml": ""}, []string{"%/mlx.yaml: the document is empty"}},
+		{"no YAML", map[string]string{"mlx.yaml": "kind: [\n"}, []string{"%/mlx.yaml:1: not YAML: did not find expected node content"}},
+		{"an empty file", map[string]string{"mlx.yaml": ""}, []string{"%/mlx.yaml:1: the document is empty, want a profile"}},
 		{"another kind", map[string]string{"mlx.yaml": strings.Replace(good, "EngineProfile", "StaticPool", 1)}, []string{
 			`%/mlx.yaml:2: kind: "StaticPool", want one of EngineProfile`}},
 		{"another extension", map[string]string{"mlx.yml": good}, []string{"%/mlx.yml: the name must end in .yaml"}},
 		{"a file above 1MiB", map[string]string{"mlx.yaml": good + strings.Repeat("#", 1<<20)}, []string{"%/mlx.yaml: more than 1MiB, must be at most 1MiB"}},
 		{"more than 64 files", many, []string{"%: it has more than 64 files that end in .yaml"}},
 		{"a name in two files", map[string]string{"a.yaml": good, "b.yaml": good, "c.yaml": profileText("tgi", "")}, []string{
-			`%/b.yaml: name: "mlx", want a name of its own: %/a.yaml has it`}},
+			`%/b.yaml:3: name: "mlx" is a name of profile "mlx" (%/a.yaml:3), want one of its own`}},
 		{"an alias that is a built-in name", map[string]string{"mlx.yaml": good + "aliases: [vllm]\n"}, []string{
-			`%/mlx.yaml: engine profile "vllm": name "vllm" is that of profile "mlx" already, must be unique`}},
+			`%/mlx.yaml:9: aliases[0]: "vllm" is a name of the built-in profile "vllm", want one of its own`}},
 		{"the families of a built-in engine", map[string]string{"mine.yaml": strings.Replace(profileText("mine", ""), "mine_", "sglang:", 1)}, []string{
-			`%/mine.yaml: engine profiles "mine" and "sglang": detect.prefixes "sglang:" and "sglang:" overlap, a page could be of either`}},
+			`%/mine.yaml:4: detect.prefixes[0]: "sglang:" overlaps with "sglang:" of the built-in profile "sglang": a page could be of either, want a prefix of its own`}},
 		{"files from nowhere in particular", map[string]string{"mlx.yaml": good + "auth: {bearerTokenFile: token}\ntls: {caFile: ../ca.pem}\n"}, []string{
-			`%/mlx.yaml: auth.bearerTokenFile: "token", want an absolute path`, `%/mlx.yaml: tls.caFile: "../ca.pem", want an absolute path`}},
+			`%/mlx.yaml:9: auth.bearerTokenFile: "token", want an absolute path`, `%/mlx.yaml:10: tls.caFile: "../ca.pem", want an absolute path`}},
 		{"two bad files, and a good one", map[string]string{"a.yaml": "a", "b.yaml": good, "c.yaml": "- c"}, []string{
 			`%/a.yaml:1: "a", want a mapping`, "%/c.yaml:1: a list, want a mapping"}},
-		{"a name that forges a line", map[string]string{"a\nb.yaml": ""}, []string{`"%/a\nb.yaml: the document is empty"`}},
+		{"a name that forges a line", map[string]string{"a\nb.yaml": ""}, []string{`"%/a\nb.yaml":1: the document is empty, want a profile`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := beside(t, c.files)

@@ -271,7 +271,27 @@ func Rules() []Rule {
 			Fix:         "Correct the key. Attributes of one's own have a prefix of one's own, or none.",
 			findIntents: (*demands).unknownAttributes,
 		},
+		{
+			Code: codeAccess, Severity: SeverityWarning, Title: "a file that engines are asked with is of no use",
+			Explanation: "An engine profile names a file with a bearer token or with certificate authorities that cannot be read here, or does not hold what it should. A picker starts without it, and reads it as soon as it comes: until then the pages of these engines stay unread.",
+			Fix:         "Mend the file or its path. Where the picker runs elsewhere, with files of its own, there is nothing to do.",
+		},
 	}
+}
+
+// codeAccess is the rule of LintAccess.
+const codeAccess = "BERTH034"
+
+// LintAccess tells of the files that a profile names and that are of no use, one place
+// for each: whoever asks engines for pages knows what they must be like.
+func LintAccess(places []string) []Finding {
+	var findings []Finding
+	for _, r := range Rules() {
+		if r.Code == codeAccess {
+			findings = r.findings(places)
+		}
+	}
+	return findings
 }
 
 // codeIgnored is the rule of LintIgnored.

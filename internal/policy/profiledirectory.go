@@ -96,11 +96,10 @@ func (d *profileDirectory) state() string {
 	return fmt.Sprintf("%q %v %s", d.path, d.err, hex.EncodeToString(sum.Sum(nil)))
 }
 
-// parse reads each file. The profiles are in the order of their files, which are
-// those of the same index.
-func (d *profileDirectory) parse() (profiles []*engine.Profile, files []string, errs []error) {
+// parse reads each file. The profiles are in the order of their files.
+func (d *profileDirectory) parse() (profiles []*engine.Profile, errs []error) {
 	if d.err != nil {
-		return nil, nil, []error{fmt.Errorf("%s: %w", d.path, d.err)}
+		return nil, []error{fmt.Errorf("%s: %w", d.path, d.err)}
 	}
 	for _, f := range d.files {
 		if f.err != nil {
@@ -109,18 +108,10 @@ func (d *profileDirectory) parse() (profiles []*engine.Profile, files []string, 
 		}
 		p, err := engine.Parse(f.path, f.text)
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, engine.Faults(err)...)
 			continue
 		}
-		// There is no directory that a relative path could be meant from by everyone.
-		for _, needed := range []struct{ member, path string }{
-			{"auth.bearerTokenFile", p.Access().TokenFile}, {"tls.caFile", p.Access().CAFile},
-		} {
-			if needed.path != "" && !filepath.IsAbs(needed.path) {
-				errs = append(errs, fmt.Errorf("%s: %s: %q, want an absolute path", f.path, needed.member, needed.path))
-			}
-		}
-		profiles, files = append(profiles, p), append(files, f.path)
+		profiles = append(profiles, p)
 	}
-	return profiles, files, errs
+	return profiles, errs
 }

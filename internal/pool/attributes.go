@@ -69,14 +69,33 @@ func (e *Endpoint) Attribute(key string) attribute.Value {
 }
 
 // KnownAttribute is one attribute of the endpoint as it is now. It is not known where
-// nobody has stated it, and the engine, which may, has not been asked yet: that is
+// nobody has stated it, and the engine, which may, has not answered yet: that is
 // neither absent nor contradicted.
 func (e *Endpoint) KnownAttribute(key string) (v attribute.Value, known bool) {
 	// Before the attribute is read: an answer that comes in between leaves it not
 	// known, and never absent.
-	asked := e.Snapshot() != nil
+	answered := e.answered(key)
 	v = e.attribute(key)
-	return v, asked || v.Present() || StatedBy(key) == ByDiscovery
+	return v, answered || v.Present() || StatedBy(key) == ByDiscovery
+}
+
+// answered reports that the engine has said what it will of an attribute: the page
+// that tells was read.
+func (e *Endpoint) answered(key string) bool {
+	s := e.Snapshot()
+	if s == nil {
+		return false
+	}
+	switch key {
+	case v1alpha1.AttributeServedModels:
+		return !s.Readings[telemetry.ServedModels].Unread()
+	case v1alpha1.AttributeEngineVersion:
+		return !s.Readings[telemetry.EngineVersion].Unread()
+	case v1alpha1.AttributeContextLimit:
+		return !s.Readings[telemetry.ContextLimit].Unread()
+	default:
+		return true
+	}
 }
 
 func (e *Endpoint) attribute(key string) attribute.Value {

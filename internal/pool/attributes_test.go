@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
@@ -104,6 +105,10 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 		{"a label alone, detected otherwise", engine, label(engine, "vllm"), engineIs("sglang"), `invalid`},
 
 		{"nobody has been asked", engineVersion, plain, nil, `invalid`},
+		{"unread: another page was read", engineVersion, plain, engineIs("vllm"), `invalid`},
+		{"unread: its page fails", engineVersion, plain, says(unread(telemetry.EngineVersion)), `invalid`},
+		{"its page was read, and has none", engineVersion, plain, says(lacks(telemetry.EngineVersion)), `absent`},
+		{"unread, and said by a label", engineVersion, label(engineVersion, "0.9.1"), says(unread(telemetry.EngineVersion)), `["0.9.1"]`},
 		{"a version", engineVersion, plain, version("0.9.1", fresh), `["0.9.1"]`},
 		{"a version heard of long ago", engineVersion, plain, version("0.9.1", stale), `["0.9.1"]`},
 		{"a version that made no sense", engineVersion, plain, version("0.9.1", telemetry.Invalid), `absent`},
@@ -114,6 +119,9 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 		{"a version by a label, and another", engineVersion, label(engineVersion, "0.9.1"), version("0.9.2", fresh), `invalid`},
 
 		{"nobody has been asked", served, plain, nil, `invalid`},
+		{"unread: another page was read", served, plain, engineIs("vllm"), `invalid`},
+		{"unread: its page fails", served, plain, says(unread(telemetry.ServedModels)), `invalid`},
+		{"its page was read, and has none", served, plain, says(lacks(telemetry.ServedModels)), `absent`},
 		{"a declared served set", served, Spec{ServedModels: []string{"n", "m"}}, nil, `["m" "n"]`},
 		{"a declared served set of nothing", served, Spec{ServedModels: []string{}}, nil, `[]`},
 		{"a stated served set", served, plain, serves(fresh, "m", "n"), `["m" "n"]`},
@@ -127,6 +135,9 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 		{"an annotation alone", served, annotation(served, "m"), nil, `["m"]`},
 
 		{"nobody has been asked", context, plain, nil, `invalid`},
+		{"unread: another page was read", context, plain, engineIs("vllm"), `invalid`},
+		{"unread: its page fails", context, plain, says(unread(telemetry.ContextLimit)), `invalid`},
+		{"its page was read, and has none", context, plain, says(lacks(telemetry.ContextLimit)), `absent`},
 		{"a declared limit", context, Spec{ContextLimit: 8192}, nil, `["8192"]`},
 		{"a limit of a label", context, label(context, "8192"), nil, `["8192"]`},
 		{"a limit of a label, with blanks", context, label(context, " 8192 "), nil, `["8192"]`},
@@ -156,12 +167,13 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 			if got := told(e.Attribute(tc.key)); got != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)
 			}
-			asked := tc.name != "nobody has been asked"
+			unread := strings.HasPrefix(tc.name, "unread: ")
+			asked := tc.name != "nobody has been asked" && !unread
 			v, known := e.KnownAttribute(tc.key)
 			if want := map[bool]string{true: tc.want, false: `absent`}[asked]; known != asked || told(v) != want {
 				t.Errorf("%s, known %v; want %s, known %v", told(v), known, want, asked)
 			}
-			if tc.key != context || tc.name == "nobody has been asked" {
+			if tc.key != context || !asked {
 				return
 			}
 			fit := map[string]int64{`absent`: -1, `invalid`: 0, `["8192"]`: 8192, `["4096"]`: 4096}[tc.want]
@@ -169,6 +181,20 @@ func TestWhatAnAttributeOfAnEndpointIs(t *testing.T) {
 				t.Errorf("ContextFit %d, want %d", got, fit)
 			}
 		})
+	}
+}
+
+// unread is a reading that nobody could answer yet, lacks one whose page was read and
+// does not have it.
+func unread(f telemetry.Field) func(*telemetry.Snapshot) {
+	return func(s *telemetry.Snapshot) {
+		s.Readings[f] = telemetry.Reading{Detail: &telemetry.Detail{Reasons: []string{"not read: /page fails with timeout"}, Unread: true}}
+	}
+}
+
+func lacks(f telemetry.Field) func(*telemetry.Snapshot) {
+	return func(s *telemetry.Snapshot) {
+		s.Readings[f] = telemetry.Reading{Support: telemetry.Unsupported, Detail: &telemetry.Detail{Reasons: []string{"the replica has no page /page"}}}
 	}
 }
 
@@ -200,6 +226,10 @@ func TestACountGoesUpWhenAnAttributeMayHaveChanged(t *testing.T) {
 		{"a limit", nothing(), limit(1, fresh), false, true},
 		{"another limit", limit(1, fresh), limit(2, fresh), false, true},
 		{"the same limit, from long ago", limit(1, fresh), limit(1, stale), false, false},
+		{"the page of the limit was read, and has none", nothing(), says(lacks(telemetry.ContextLimit)), false, true},
+		{"the page of the version was read, and has none", says(unread(telemetry.EngineVersion)), says(lacks(telemetry.EngineVersion)), false, true},
+		{"the page of the models was read, and has none", nothing(), says(lacks(telemetry.ServedModels)), true, false},
+		{"the page of the models fails", nothing(), says(unread(telemetry.ServedModels)), false, false},
 		{"the limit makes no sense any more", limit(1, fresh), limit(1, telemetry.Invalid), false, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -162,7 +162,7 @@ func (l *Live) Publish(s *telemetry.Snapshot, mark uint32) {
 	moved := l.hot.takeOver(s, l.sinceEarlier+l.sinceMark, served)
 	l.scrapeError.Store(nil)
 
-	if served != serving || before == nil {
+	if served != serving || before == nil || answers(before, s, telemetry.ServedModels) {
 		l.shared.serving.Add(1)
 	}
 	if !saysTheSame(before, s) {
@@ -181,8 +181,17 @@ func saysTheSame(a, b *telemetry.Snapshot) bool {
 	}
 	limits := [...]*telemetry.Reading{&a.Readings[telemetry.ContextLimit], &b.Readings[telemetry.ContextLimit]}
 	versions := [...]*telemetry.Reading{&a.Readings[telemetry.EngineVersion], &b.Readings[telemetry.EngineVersion]}
+	if answers(a, b, telemetry.ContextLimit) || answers(a, b, telemetry.EngineVersion) {
+		return false
+	}
 	return said(limits[0]) == said(limits[1]) && limits[0].Value == limits[1].Value &&
 		said(versions[0]) == said(versions[1]) && textOf(versions[0]) == textOf(versions[1])
+}
+
+// answers reports that of two snapshots one tells of a field, if only that there is
+// nothing to tell, and the other is of a time when nobody could.
+func answers(a, b *telemetry.Snapshot, f telemetry.Field) bool {
+	return a.Readings[f].Unread() != b.Readings[f].Unread()
 }
 
 func textOf(r *telemetry.Reading) string {

@@ -274,14 +274,28 @@ func (s *subject) attribute(key string) items {
 			state(limit.String())
 		}
 	}
-	switch key {
-	case "berth.dev/engine", "berth.dev/engine-version", "berth.dev/served-models", "berth.dev/context-limit":
-		if len(statements) == 0 && !s.said.scraped {
-			// The engine may state it, and has not been asked.
-			return items{there: true, invalid: true}
-		}
+	if len(statements) == 0 && !s.said.answered(key) {
+		// The engine may state it, and has not been asked.
+		return items{there: true, invalid: true}
 	}
 	return agree(statements)
+}
+
+// answered reports that the engine has no more to say of an attribute: it states none,
+// or the page that would tell was read.
+func (w *word) answered(key string) bool {
+	switch key {
+	case "berth.dev/engine":
+		return w.scraped
+	case "berth.dev/engine-version":
+		return w.scraped && (w.version.state != telemetry.Missing || w.version.given)
+	case "berth.dev/served-models":
+		return w.scraped && (w.models.state != telemetry.Missing || w.models.given)
+	case "berth.dev/context-limit":
+		return w.scraped && w.contextState != telemetry.Missing
+	default:
+		return true
+	}
 }
 
 // contextLimit is the lowest of what is declared and what the engine says. Where

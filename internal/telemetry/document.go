@@ -65,7 +65,7 @@ func (r *Reading) document(f Field, now Instant) v1alpha1.Reading {
 	}
 	switch {
 	case d == nil && r.Recorded == Missing:
-		doc.Reasons = append(doc.Reasons, "not read")
+		doc.Reasons = append(doc.Reasons, NotRead)
 	case r.Recorded == Fresh && state == Stale:
 		ago := now.Sub(r.ExpiresAt).Round(100 * time.Millisecond)
 		doc.Reasons = append(doc.Reasons, fmt.Sprintf("expired %v ago", ago))

@@ -110,6 +110,19 @@ type Detail struct {
 	Distribution *Distribution
 	Source       *Source
 	Reasons      []string
+	// Unread: nobody could answer yet. The page that would tell was not read, or
+	// not since the engine's process was started anew. It may tell later.
+	Unread bool
+}
+
+// NotRead is the reason of a reading that no page was read for, and the beginning of
+// the reason of one whose page fails.
+const NotRead = "not read"
+
+// Unread reports that nobody could answer yet: no page was read that could have told.
+// A page that was read and lacks the field is an answer.
+func (r *Reading) Unread() bool {
+	return r.Recorded == Missing && (r.Detail == nil || r.Detail.Unread)
 }
 
 // Source says where a value was read.
@@ -130,14 +143,14 @@ func (r *Reading) State(now Instant) State {
 	return r.Recorded
 }
 
-// maxNumber is beyond every quantity of the catalogue in its unit. What is read
+// MaxNumber is beyond every quantity of the catalogue in its unit. What is read
 // above it is a fault of the page, and sums of what is below stay exact enough.
-const maxNumber = 1e15
+const MaxNumber = 1e15
 
 // Possible reports whether v can be a value of a Number field: not negative, not
 // beyond all measure, and within the field's range.
 func (f Field) Possible(v float64) bool {
-	if math.IsNaN(v) || v < 0 || v > maxNumber {
+	if math.IsNaN(v) || v < 0 || v > MaxNumber {
 		return false
 	}
 	upper := catalogue[f].upper

@@ -334,7 +334,7 @@ func (r replica) misread(o *v1alpha1.Observation, is condition, except ...string
 		case isGrown && is == frozen && !slices.Contains(rates, field):
 			check(field, r.readFrom(got, grown) && absent(got, v1alpha1.Supported, "no recent data: "), "no recent data")
 		case isGrown:
-			doubted := is == frozen && r.dated
+			doubted := is == frozen
 			least, most := values[field].low, values[field].high
 			if is == frozen {
 				least, most = 0, 0
