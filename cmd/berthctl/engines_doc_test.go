@@ -268,17 +268,18 @@ func TestAnEngineIsAddedAsTheDocumentSays(t *testing.T) {
 	// By hand: 6000 tokens in 15 s; 20 first tokens took 4 s, 10 of them up to
 	// 100 ms and 10 from 100 to 500 ms: the 18th is at 100+400*8/10, and 99 % are
 	// 19.8 of them, at 100+400*9.8/10.
-	shows(t, "profiles test", ran["profiles test"],
+	shows(t, "profiles test", ran["profiles test --page"],
 		`engine   acme, read by the profile acme@sha256:`,
-		`queueDepth +fresh +5 requests +1 +0s +/metrics acme_waiting`,
+		`queueDepth +fresh +5 requests +1 +0s +in 46s +/metrics acme_waiting`,
 		`activeRequests +fresh +16 requests `,
 		`kvCacheUtilization +fresh +0\.64 util `,
 		`generationThroughput +fresh +400 tokens/s `,
 		`ttft +fresh +mean 0\.2, p50 0\.1, p90 0\.42, p99 0\.492 seconds, n 20 +1 `,
-		`servedModels +missing .* read from /v1/models, which is not given`,
+		`servedModels +fresh +llama-3\.1-8b `,
 		`power +missing, unsupported .* not exported by acme`,
-		`itl +missing `,
+		`itl +missing, no source .* the profile does not name it`,
 	)
+	shows(t, "profiles test --require", ran["profiles test"], `queueDepth +fresh +5 requests `, `servedModels +missing .* read from /v1/models, which is not given`)
 	shows(t, "observe", ran["observe"],
 		`engine   acme, read by the profile acme@sha256:`,
 		`queueDepth +fresh +5 requests `,
@@ -337,6 +338,9 @@ func runDocumented(t *testing.T, command string) (name, out string) {
 		name = words[1]
 		if name == "profiles" {
 			name += " " + words[2]
+		}
+		if slices.Contains(words, "--page") {
+			name += " --page"
 		}
 		return name, stdout
 	default:

@@ -192,6 +192,7 @@ func lintFile(file, poolFile string, intents []v1alpha1.RoutingIntent) (lintedFi
 		return lintedFile{findings: findings, policy: p}, err
 	}
 	findings = append(findings, policy.Lint(p, members)...)
+	findings = append(findings, policy.LintAccess(unusable(p.Engines))...)
 	return lintedFile{findings: append(findings, policy.LintIntents(p, members, intents)...), policy: p}, nil
 }
 

@@ -9,11 +9,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/internal/console"
 	"github.com/berth-dev/berth/internal/version"
 )
 
@@ -65,7 +67,7 @@ func report(w io.Writer, err error) {
 		prefix = ""
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintln(w, prefix+line)
+		fmt.Fprintln(w, prefix+console.Line(line))
 	}
 }
 
@@ -101,7 +103,7 @@ func command() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cmd.SetFlagErrorFunc(flagError)
 	cmd.PersistentFlags().StringVarP(&out.format, "output", "o", "table", "`FORMAT` of the output: table, json or yaml")
 	cmd.AddCommand(
 		demoCommand(),
@@ -114,6 +116,32 @@ func command() *cobra.Command {
 		versionCommand(out),
 	)
 	return cmd
+}
+
+// invalidFlag is how the flag package writes that a value is wrong: the value as Go
+// quotes it, the flag, the reason.
+var invalidFlag = regexp.MustCompile(`^invalid argument ("(?:[^"\\]|\\.)*") for "(?:-\w, )?--([a-z-]+)" flag: `)
+
+// flagError says of a flag's value what is allowed, in the words of this tool.
+func flagError(cmd *cobra.Command, err error) error {
+	wrong := invalidFlag.FindStringSubmatch(err.Error())
+	if wrong == nil {
+		return usageError{err}
+	}
+	value, flag := wrong[1], cmd.Flag(wrong[2])
+	if flag == nil {
+		return usageError{err}
+	}
+	allowed := map[string]string{
+		"duration": "a time with its unit, such as 500ms, 20s or 5m",
+		"uint64":   "a whole number from 0 to 18446744073709551615",
+		"bool":     "true or false",
+	}[flag.Value.Type()]
+	if allowed == "" {
+		// What this tool reads itself says so in its own words.
+		return usageError{fmt.Errorf("--%s: %s", flag.Name, err.Error()[len(wrong[0]):])}
+	}
+	return usageError{fmt.Errorf("--%s: %s: must be %s", flag.Name, value, allowed)}
 }
 
 // exactArgs is cobra.ExactArgs with an error that names what is missing.

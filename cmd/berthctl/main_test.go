@@ -554,10 +554,10 @@ func picker(t *testing.T, decisions ...*v1alpha1.Decision) string {
 		}
 	}
 	mux.HandleFunc("GET /v1alpha1/replicas", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, map[string]any{"items": []v1alpha1.Observation{{Replica: v1alpha1.Replica{Name: "r1"}, Order: "last", Engine: "vllm"}}})
+		answer(w, map[string]any{"version": v1alpha1.Version, "kind": "ReplicaList", "items": []v1alpha1.Observation{{Replica: v1alpha1.Replica{Name: "r1"}, Order: "last", Engine: "vllm"}}})
 	})
 	mux.HandleFunc("GET /v1alpha1/decisions", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, map[string]any{"items": decisions})
+		answer(w, map[string]any{"version": v1alpha1.Version, "kind": "DecisionList", "items": decisions})
 	})
 	mux.HandleFunc("GET /v1alpha1/decisions/{id}", func(w http.ResponseWriter, r *http.Request) {
 		for _, d := range decisions {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/admin"
@@ -31,41 +33,78 @@ const patience = 10 * time.Second
 
 func observeCommand(out *output) *cobra.Command {
 	var (
-		o   observer
-		dir string
+		o    = observer{maxPage: defaultMaxPage}
+		from reports
+		show = display{out: out}
+		dir  string
 	)
 	cmd := &cobra.Command{
-		Use:   "observe URL",
-		Short: "Read one replica as the picker would, and print what is known of it",
-		Long: "observe asks the replica whose requests go to URL, as in http://127.0.0.1:8000, for its pages and prints\n" +
-			"each field: its value, where it is from, or why there is none. A path in the URL is that of the metrics\n" +
-			"page. What counts over a window needs time: --for 20s fills windows of 30s.\n\n" +
-			"The exit code is 1 where the replica could not be read, it is another engine than --engine says, a field\n" +
-			"is invalid, or it was interrupted before there was anything to print. With --watch, the last table decides.",
-		Args: exactArgs("URL"),
+		Use:   "observe URL|NAME",
+		Short: "Read one replica as the picker would, or ask a running picker, and print what is known of it",
+		Long: "observe URL asks the replica whose requests go to URL, as in http://127.0.0.1:8000, for its pages and\n" +
+			"prints each field: its value, where it is from, when it expires, or why there is none. A path in the URL\n" +
+			"is that of the metrics page. What counts over a window needs time: --for 20s fills windows of 30s.\n\n" +
+			"observe NAME asks the picker at --server what it knows of the replica with that name in its pool: what it\n" +
+			"picks by, with its windows and with what exporters of GPUs say.\n\n" +
+			"With --watch, -o json prints one document in a line every second, and -o yaml one after the other.\n\n" +
+			"The exit code is 1 where the replica could not be read, it is another engine than is declared, a field is\n" +
+			"invalid, or it was interrupted before there was anything to print. With --watch, what was printed last\n" +
+			"decides.",
+		Args: exactArgs("URL or NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
+			if show.profiles, err = loadProfiles(dir); err != nil {
+				return err
+			}
+			show.w = cmd.OutOrStdout()
+			f := cmd.Flags()
+			if f.Changed("for") && (show.length < 100*time.Millisecond || show.length > 24*time.Hour) {
+				return usageError{fmt.Errorf("--for: %s: must be from 100ms to 24h", show.length)}
+			}
+			if !strings.Contains(args[0], "://") {
+				for _, flag := range []string{"engine", "timeout", "max-page"} {
+					if f.Changed(flag) {
+						return usageError{fmt.Errorf("--%s: only for a URL, which begins with http:// or https://: %q is the name of a replica of the picker", flag, args[0])}
+					}
+				}
+				if f.Changed("for") && !show.watch {
+					return usageError{errors.New("--for: of a replica of the picker only with --watch")}
+				}
+				return observeAt(cmd.Context(), &from, args[0], &show)
+			}
+			if f.Changed("server") {
+				return usageError{fmt.Errorf("--server: only for the name of a replica of the picker: %q is a URL, and asked itself", args[0])}
+			}
 			if o.address, o.metrics, err = parseReplica(args[0]); err != nil {
 				return err
 			}
-			o.url = args[0]
-			if o.profiles, err = loadProfiles(dir); err != nil {
+			o.url, o.profiles, o.notes = args[0], show.profiles, cmd.ErrOrStderr()
+			if err := o.check(); err != nil {
 				return err
 			}
-			if err := o.check(cmd, out); err != nil {
-				return err
-			}
-			return o.observe(cmd.Context(), cmd.OutOrStdout(), out)
+			return o.observe(cmd.Context(), &show)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.engine, "engine", "", "`NAME` of the engine's profile; found out from its page if it is left out")
-	f.BoolVar(&o.watch, "watch", false, "print what is known every second, until it is interrupted or --for is over")
-	f.DurationVar(&o.length, "for", 0, "`TIME` to read for; until every page was read once if it is left out")
-	f.DurationVar(&o.timeout, "timeout", time.Second, "`TIME` limit of one page, as telemetry.timeout is the picker's")
+	f.StringVar(&o.engine, "engine", "", "of a URL: `NAME` of the engine's profile; found out from its page if it is left out")
+	f.DurationVar(&o.timeout, "timeout", time.Second, "of a URL: `TIME` limit of one page, as telemetry.timeout is the picker's")
+	f.TextVar(&o.maxPage, "max-page", defaultMaxPage, "of a URL: `SIZE` limit of one page, as telemetry.maxPage is the picker's")
+	from.flag(cmd)
+	f.BoolVar(&show.watch, "watch", false, "print what is known every second, until it is interrupted or --for is over")
+	f.DurationVar(&show.length, "for", 0, "`TIME` to read or to watch for; until every page was read once if it is left out")
+	f.BoolVar(&show.wide, "wide", false, wideUsage)
 	f.StringVar(&dir, "profiles", "", profilesUsage)
 	return cmd
 }
+
+const wideUsage = "show the rule too by which several series became one value"
+
+// The limits of a page, as those of telemetry.maxPage.
+const (
+	defaultMaxPage = 8 * v1alpha1.MiB
+	leastMaxPage   = 64 * v1alpha1.KiB
+	mostMaxPage    = 64 * v1alpha1.MiB
+)
 
 // parseReplica reads where a replica is: the address of its requests, and what
 // the URL says of the metrics page.
@@ -111,13 +150,13 @@ type observer struct {
 	metrics  pool.MetricsTarget
 	engine   string
 	profiles *engine.Set
-	watch    bool
-	// length is how long to read; 0 is until every page was read once.
-	length  time.Duration
-	timeout time.Duration
+	timeout  time.Duration
+	maxPage  v1alpha1.Bytes
+	// notes is told what does not make a replica unreadable.
+	notes io.Writer
 }
 
-func (o *observer) check(cmd *cobra.Command, out *output) error {
+func (o *observer) check() error {
 	if o.engine != "" {
 		p, err := profileOf(o.profiles, "--engine", o.engine)
 		if err != nil {
@@ -128,20 +167,19 @@ func (o *observer) check(cmd *cobra.Command, out *output) error {
 		}
 	}
 	switch {
-	case cmd.Flags().Changed("for") && (o.length < 100*time.Millisecond || o.length > 24*time.Hour):
-		return usageError{fmt.Errorf("--for: %s: must be from 100ms to 24h", o.length)}
 	case o.timeout < 10*time.Millisecond || o.timeout > time.Minute:
 		return usageError{fmt.Errorf("--timeout: %s: must be from 10ms to 1m", o.timeout)}
-	case o.watch && out.format != "table":
-		return usageError{fmt.Errorf("--watch: only with --output table, not %s", out.format)}
+	case o.maxPage < leastMaxPage || o.maxPage > mostMaxPage:
+		return usageError{fmt.Errorf("--max-page: %s: must be from %s to %s", o.maxPage, leastMaxPage, mostMaxPage)}
 	}
 	return nil
 }
 
-// observe reads the replica until there is enough, and prints what is known.
-func (o *observer) observe(ctx context.Context, w io.Writer, out *output) error {
+// observe reads the replica until there is enough, and shows what is known.
+func (o *observer) observe(ctx context.Context, show *display) error {
 	start := time.Now()
 	clock := func() telemetry.Instant { return telemetry.At(start).Add(time.Since(start)) }
+	show.now = func() time.Time { return clock().Time() }
 	registry := pool.NewRegistry("berthctl/observe", false)
 	err := registry.Update("berthctl/observe", []pool.Spec{{
 		Name: o.address.String(), Address: o.address, Engine: o.engine, Ready: true, Metrics: o.metrics,
@@ -150,45 +188,44 @@ func (o *observer) observe(ctx context.Context, w io.Writer, out *output) error 
 		return err
 	}
 	endpoint := registry.Set().Endpoints[0]
-	scrapes := make(chan string, 16)
 	reading, stop := context.WithCancel(ctx)
+	heard := listen(reading)
 	collector := collect.New(collect.Options{
-		Idle: time.Second, Timeout: o.timeout, Workers: 1, Profiles: o.profiles, Clock: clock,
-		Observe: func(_, result string, _ time.Duration) {
-			select {
-			case scrapes <- result:
-			case <-reading.Done():
-			}
-		},
+		Idle: time.Second, Timeout: o.timeout, MaxPage: int64(o.maxPage), Workers: 1, Profiles: o.profiles, Clock: clock,
+		Observe: heard.scraped, Logger: heard.logger(),
 	})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		collector.Run(reading, registry)
 	}()
-	defer func() {
+	end := func() {
 		stop()
 		<-ended
-	}()
-	look := func() *v1alpha1.Observation {
-		doc := admin.Observe(registry.Set().Pool, endpoint, clock())
-		return &doc
 	}
-	show := func(doc *v1alpha1.Observation) error {
-		return out.print(w, doc, func(w io.Writer) error { return console.Observation(w, clock().Time(), doc) })
+	defer end()
+	look := func(context.Context) (*v1alpha1.Observation, error) {
+		doc := admin.Observe(registry.Set().Pool, endpoint, clock())
+		return &doc, nil
 	}
 	var doc *v1alpha1.Observation
-	var failed []string
-	if o.watch {
-		doc, err = o.redraw(ctx, w, scrapes, look, show)
+	var failed []scrape
+	if show.watch {
+		first := make(chan struct{})
+		go heard.forward(reading, first)
+		doc, err = show.follow(ctx, first, look)
 	} else {
-		failed = o.wait(ctx, scrapes)
+		failed = o.wait(ctx, heard.scrapes, show.length)
 		if ctx.Err() == nil {
-			doc = look()
-			if endpoint.Snapshot() != nil || out.format != "table" {
-				err = show(doc)
+			doc, _ = look(ctx)
+			if endpoint.Snapshot() != nil || show.out.format != "table" {
+				err = show.once(doc)
 			}
 		}
+	}
+	end()
+	for _, note := range heard.warnings() {
+		report(o.notes, fmt.Errorf("%s: %s", o.url, note))
 	}
 	switch {
 	case err != nil:
@@ -196,144 +233,172 @@ func (o *observer) observe(ctx context.Context, w io.Writer, out *output) error 
 	case doc == nil:
 		return errors.New("interrupted")
 	case doc.ScrapeError != "" || endpoint.Snapshot() == nil:
-		return o.unread(doc, failed)
+		return o.unread(doc, append(failed, heard.last()))
 	}
-	return faults(o.url, doc)
+	return faults(o.url, "--engine says", doc)
 }
 
-// wait returns once the replica was read for as long as was asked for, and the
-// reasons for which it was not.
-func (o *observer) wait(ctx context.Context, scrapes <-chan string) (failed []string) {
-	length := o.length
-	if length == 0 {
+// wait returns once the replica was read for as long as was asked for, 0 for until
+// every page was read, and why it was not read since it was read last.
+func (o *observer) wait(ctx context.Context, scrapes <-chan scrape, length time.Duration) (failed []scrape) {
+	once := length == 0
+	if once {
 		length = patience + 4*o.timeout
 	}
 	limit := time.NewTimer(length)
 	defer limit.Stop()
-	tries := 1
-	if o.engine == "" {
-		tries = o.probes()
-	}
-	for failures := 0; ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return failed
 		case <-limit.C:
 			return failed
-		case result := <-scrapes:
-			if result == "ok" && o.length == 0 {
-				return nil
-			}
-			if result == "ok" {
+		case s := <-scrapes:
+			if s.reason == "" {
 				failed = nil
-				continue
+			} else {
+				failed = append(failed, s)
 			}
-			failures++
-			if !slices.Contains(failed, result) {
-				failed = append(failed, result)
-			}
-			if o.length == 0 && failures >= tries {
+			if once {
 				return failed
 			}
 		}
 	}
 }
 
-// probes is how many places there are at which an engine may have its page.
-func (o *observer) probes() int {
-	type place struct {
-		port uint16
-		path string
+// unread says why the replica was not read, and what to do about it: the newest
+// reason first, each once.
+func (o *observer) unread(doc *v1alpha1.Observation, failed []scrape) error {
+	known := doc.Engine
+	if p := o.profiles.Profile(o.engine); p != nil {
+		known = p.Name()
 	}
-	seen := map[place]bool{}
-	for _, p := range o.profiles.Engines() {
-		page := p.Metrics()
-		if o.metrics.Path != "" {
-			page.Path = o.metrics.Path
+	if doc.ScrapeError != "" && !slices.ContainsFunc(failed, func(s scrape) bool { return s.reason == doc.ScrapeError }) {
+		failed = append(failed, scrape{reason: doc.ScrapeError})
+	}
+	told := map[string]bool{"": true}
+	var all []error
+	for _, s := range slices.Backward(failed) {
+		if told[s.reason] {
+			continue
 		}
-		seen[place{page.Port, page.Path}] = true
+		told[s.reason] = true
+		all = append(all, unreadBecause(o.url, s, o.profiles, o.profiles.Profile(known)))
 	}
-	return max(1, len(seen))
+	if len(all) == 0 {
+		return fmt.Errorf("%s: no answer yet; --for gives it more time", o.url)
+	}
+	return errors.Join(all...)
 }
 
-// redraw shows what is known each second, and returns what it showed last: nil if
-// it was interrupted before.
-func (o *observer) redraw(
-	ctx context.Context, w io.Writer, scrapes <-chan string,
-	look func() *v1alpha1.Observation, show func(*v1alpha1.Observation) error,
+// unreadBecause says why a replica was not read and what to do about it. p is the
+// profile of its engine, nil if that is not known.
+func unreadBecause(name string, s scrape, set *engine.Set, p *engine.Profile) error {
+	f := console.FailureOf(s.reason, set, p)
+	text := fmt.Sprintf("%s: %s: %s", name, s.reason, f.Meaning)
+	// The other causes are Go's, and say what the meaning says.
+	if s.cause != "" && slices.Contains([]string{"redirect", "too_large", "no_text_page"}, s.reason) {
+		text += ": " + console.Line(s.cause)
+	}
+	if f.Hint != "" {
+		text += "\n    " + f.Hint
+	}
+	return errors.New(text)
+}
+
+// display shows observations of one replica.
+type display struct {
+	w        io.Writer
+	out      *output
+	profiles *engine.Set
+	watch    bool
+	// length is how long to look; 0 is until there is enough, or for ever with watch.
+	length time.Duration
+	wide   bool
+	// now is the time of the observations.
+	now func() time.Time
+}
+
+// once shows a document by itself.
+func (d *display) once(doc *v1alpha1.Observation) error {
+	return d.out.print(d.w, doc, d.table(doc))
+}
+
+func (d *display) table(doc *v1alpha1.Observation) func(io.Writer) error {
+	view := console.View{Wide: d.wide, Profile: readBy(d.profiles, doc)}
+	return func(w io.Writer) error { return view.Observation(w, d.now(), doc) }
+}
+
+// readBy is the profile that a replica is read by; nil if it is not known here.
+func readBy(set *engine.Set, doc *v1alpha1.Observation) *engine.Profile {
+	if p := set.Profile(doc.Engine); p != nil && p.Digest() == doc.Profile {
+		return p
+	}
+	return nil
+}
+
+// next shows one of many documents, each in a form that programs tell from the next.
+func (d *display) next(doc *v1alpha1.Observation, first, live bool) error {
+	switch d.out.format {
+	case "json":
+		return json.NewEncoder(d.w).Encode(doc)
+	case "yaml":
+		text, err := yaml.Marshal(doc)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(d.w, "---\n%s", text)
+		return err
+	}
+	switch {
+	case live:
+		fmt.Fprint(d.w, clearScreen)
+	case !first:
+		fmt.Fprintln(d.w)
+	}
+	if !live {
+		fmt.Fprintln(d.w, time.Now().Format(time.RFC3339))
+	}
+	return d.table(doc)(d.w)
+}
+
+// follow shows what is known each second, and as soon as first says that there is
+// something to show. It returns what it showed last, nil if it was interrupted before.
+func (d *display) follow(
+	ctx context.Context, first <-chan struct{}, look func(context.Context) (*v1alpha1.Observation, error),
 ) (last *v1alpha1.Observation, err error) {
-	live := w == io.Writer(os.Stdout) && term.IsTerminal(int(os.Stdout.Fd()))
+	live := d.out.format == "table" && d.w == io.Writer(os.Stdout) && term.IsTerminal(int(os.Stdout.Fd()))
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var over <-chan time.Time
-	if o.length > 0 {
-		limit := time.NewTimer(o.length)
+	if d.length > 0 {
+		limit := time.NewTimer(d.length)
 		defer limit.Stop()
 		over = limit.C
 	}
-	first := scrapes
 	for {
 		select {
 		case <-ctx.Done():
 			return last, nil
 		case <-over:
 			if last == nil {
-				last = look()
+				return look(ctx)
 			}
 			return last, nil
-		case <-scrapes:
-			if first == nil {
-				continue
-			}
-			// The first is shown as soon as there is something to show.
+		case <-first:
 			first = nil
 		case <-tick.C:
 		}
-		if live {
-			fmt.Fprint(w, clearScreen)
-		} else {
-			if last != nil {
-				fmt.Fprintln(w)
-			}
-			fmt.Fprintln(w, time.Now().Format(time.RFC3339))
-		}
-		last = look()
-		if err := show(last); err != nil {
+		doc, err := look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return last, nil
+		case err != nil:
 			return last, err
 		}
-	}
-}
-
-// unread says why the replica was not read, and what to do about it. An answer
-// of any kind tells more than a port at which nothing is.
-func (o *observer) unread(doc *v1alpha1.Observation, failed []string) error {
-	if doc.ScrapeError != "" && !slices.Contains(failed, doc.ScrapeError) {
-		failed = append(failed, doc.ScrapeError)
-	}
-	if len(failed) == 0 {
-		return fmt.Errorf("%s: no answer yet; --for gives it more time", o.url)
-	}
-	slices.SortStableFunc(failed, func(a, b string) int { return silence(a) - silence(b) })
-	known := doc.Engine
-	if p := o.profiles.Profile(o.engine); p != nil {
-		known = p.Name()
-	}
-	var lines []string
-	for _, reason := range failed {
-		f := console.ScrapeFailure(reason, known)
-		lines = append(lines, fmt.Sprintf("%s: %s: %s", o.url, reason, f.Meaning))
-		if f.Hint != "" {
-			lines = append(lines, "    "+f.Hint)
+		if err := d.next(doc, last == nil, live); err != nil {
+			return doc, err
 		}
+		last = doc
 	}
-	return errors.New(strings.Join(lines, "\n"))
-}
-
-// silence is 0 for reasons that come with an answer, and 1 for the others.
-func silence(reason string) int {
-	switch reason {
-	case "refused", "reset", "unreachable", "timeout":
-		return 1
-	}
-	return 0
 }

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"unicode"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/pool"
 	"github.com/berth-dev/berth/internal/telemetry"
@@ -162,6 +164,76 @@ func TestAReplicaThatCannotBeReadSaysWhyAndWhatToDo(t *testing.T) {
 	}
 }
 
+// Of several pages that were tried, what the engine does tells most, and is told alone.
+func TestAPageThatHangsIsNotToldAsOneThatIsNotThere(t *testing.T) {
+	release := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/metrics":
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		case "/v1/models":
+			_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"llama","object":"model","owned_by":"vllm"}]}`)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer s.Close()
+	defer close(release)
+	for _, more := range [][]string{nil, {"--for", "500ms"}, {"--engine", "vllm"}} {
+		_, _, err := execute(append([]string{"observe", s.URL, "--timeout", "100ms"}, more...)...)
+		if exit(err) != exitFindings || !strings.HasPrefix(fmt.Sprint(err), s.URL+": timeout: no whole page within the time limit\n") || strings.Contains(fmt.Sprint(err), "404") {
+			t.Errorf("%q: %v with exit %d", more, err, exit(err))
+		}
+	}
+}
+
+func TestAPageThatIsTooLargeIsToldWithItsSizeAndTheLimit(t *testing.T) {
+	page := pageText(t, "vllm.prom")
+	url := replica(t, vllmPages(t, map[string]string{"/metrics": page + strings.Repeat("# a comment of thirty-two bytes\n", 1<<12)}))
+	_, _, err := execute("observe", url, "--max-page", "64KiB", "--engine", "vllm")
+	if exit(err) != exitFindings || !strings.Contains(fmt.Sprint(err), ": too_large: the page is larger than the limit: ") ||
+		!strings.Contains(fmt.Sprint(err), "65536") {
+		t.Errorf("%v with exit %d, want the limit", err, exit(err))
+	}
+	if out, _, err := execute("observe", url, "--max-page", "1MiB", "--engine", "vllm"); err != nil || !strings.Contains(out, "12 requests") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestARedirectionIsToldWithWhereItLeads(t *testing.T) {
+	s := httptest.NewServer(http.RedirectHandler("https://192.0.2.1:8443/stats?token=secret", http.StatusTemporaryRedirect))
+	defer s.Close()
+	_, _, err := execute("observe", s.URL, "--engine", "vllm")
+	if exit(err) != exitFindings || !strings.Contains(fmt.Sprint(err), `: redirect: the answer leads to another host or port: status 307 to "https://192.0.2.1:8443/stats"`) || strings.Contains(fmt.Sprint(err), "secret") {
+		t.Errorf("%v with exit %d", err, exit(err))
+	}
+}
+
+func TestAPageElsewhereThanItsProfileSaysIsNoted(t *testing.T) {
+	dir := files(t, map[string]string{"own.yaml": strings.Replace(ownProfile, "path: /metrics", "path: /stats", 1)})
+	url := replica(t, map[string]string{"/metrics": "own_waiting 4\nown_tokens_total 1\n", "/v1/models": `{"data":[{"id":"m","owned_by":"own"}]}`})
+	out, stderr, err := execute("observe", url, "--profiles", dir, "--engine", "own")
+	const want = ": the metrics page is not where the profile says, and is read elsewhere: profile /stats, path /metrics\n"
+	if err != nil || !strings.Contains(out, "4 requests") || stderr != "berthctl: "+url+want {
+		t.Errorf("%v, and %q on stderr\n%s", err, stderr, out)
+	}
+}
+
+func TestAnEngineOfOnesOwnIsToldWhatItsProfileNeeds(t *testing.T) {
+	const needs = "Start it with --stats."
+	dir := files(t, map[string]string{"own.yaml": strings.Replace(ownProfile, "format: prometheus", "format: prometheus, needs: "+needs, 1)})
+	url := replica(t, map[string]string{"/metrics": "go_goroutines 7\n"})
+	for _, args := range [][]string{{"observe", url}, {"observe", url, "--engine", "own"}} {
+		_, _, err := execute(append(args, "--profiles", dir)...)
+		if exit(err) != exitFindings || !strings.Contains(fmt.Sprint(err), needs) || strings.Contains(fmt.Sprint(err), "SGLang") {
+			t.Errorf("%q: %v with exit %d", args, err, exit(err))
+		}
+	}
+}
+
 func TestAReplicaIsAnotherEngineThanDeclared(t *testing.T) {
 	url := replica(t, map[string]string{"/metrics": pageText(t, "sglang.prom")})
 	out, _, err := execute("observe", url, "--engine", "vllm")
@@ -244,6 +316,44 @@ func TestWatchingGoesOnUntilItIsInterruptedOrOver(t *testing.T) {
 	out, _, err := execute("observe", url, "--watch", "--for", "500ms")
 	if err != nil || strings.Count(out, "FIELD") != 1 {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestWatchingPrintsDocumentsForPrograms(t *testing.T) {
+	url := replica(t, vllmPages(t, nil))
+	ctx, interrupt := context.WithCancel(t.Context())
+	w := &frames{told: "\n", end: func() {}}
+	w.end = func() {
+		if strings.Count(w.String(), "\n") > 0 {
+			interrupt()
+		}
+	}
+	cmd := command()
+	cmd.SetOut(w)
+	cmd.SetArgs([]string{"observe", url, "--watch", "-o", "json"})
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		t.Error(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(w.String(), "\n"), "\n")
+	if len(lines) < 2 {
+		t.Errorf("%d lines, want one for each document", len(lines))
+	}
+	for _, line := range lines {
+		doc := &v1alpha1.Observation{}
+		if err := json.Unmarshal([]byte(line), doc); err != nil || doc.Kind != "Observation" || doc.Fields["queueDepth"].Value != 12.0 {
+			t.Errorf("%v: %.200s", err, line)
+		}
+	}
+	out, _, err := execute("observe", url, "--watch", "-o", "yaml", "--for", "1500ms")
+	docs := strings.Split(out, "---\n")
+	if err != nil || len(docs) < 2 || docs[0] != "" {
+		t.Fatalf("%v, %d documents:\n%s", err, len(docs), out)
+	}
+	for _, text := range docs[1:] {
+		doc := &v1alpha1.Observation{}
+		if err := yaml.Unmarshal([]byte(text), doc); err != nil || doc.Engine != "vllm" {
+			t.Errorf("%v:\n%s", err, text)
+		}
 	}
 }
 
@@ -330,9 +440,14 @@ func TestWrongCommandLinesOfObserve(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "URL: missing"},
+		{nil, "URL or NAME: missing"},
 		{[]string{url, "x"}, `"x"`},
-		{[]string{"127.0.0.1:8000"}, "must be a URL such as http://127.0.0.1:8000"},
+		{[]string{"127.0.0.1:8000", "--server", "http://127.0.0.1:9"}, `"127.0.0.1:8000" is taken for the name of a replica; the URL of a replica itself begins with http:// or https://`},
+		{[]string{"r1", "--engine", "vllm"}, "--engine: only for a URL"},
+		{[]string{"r1", "--timeout", "2s"}, "--timeout: only for a URL"},
+		{[]string{"r1", "--max-page", "1MiB"}, "--max-page: only for a URL"},
+		{[]string{"r1", "--for", "2s"}, "--for: of a replica of the picker only with --watch"},
+		{[]string{url, "--server", "http://127.0.0.1:9091"}, "--server: only for the name of a replica of the picker"},
 		{[]string{"ftp://127.0.0.1"}, "must be a URL such as"},
 		{[]string{"http://example.com"}, "the host must be an IP address or localhost"},
 		{[]string{"http://[fe80::1%25eth0]:80"}, "the host must be an IP address or localhost"},
@@ -344,7 +459,10 @@ func TestWrongCommandLinesOfObserve(t *testing.T) {
 		{[]string{url, "--engine", "dcgm"}, `--engine: "dcgm": is an exporter of GPUs, must be an engine`},
 		{[]string{url, "--for", "0s"}, "--for: 0s: must be from 100ms to 24h"},
 		{[]string{url, "--timeout", "2m"}, "--timeout: 2m0s: must be from 10ms to 1m"},
-		{[]string{url, "--watch", "-o", "json"}, "--watch: only with --output table, not json"},
+		{[]string{url, "--timeout", "2"}, `--timeout: "2": must be a time with its unit, such as 500ms, 20s or 5m`},
+		{[]string{url, "--max-page", "1KiB"}, "--max-page: 1KiB: must be from 64KiB to 64MiB"},
+		{[]string{url, "--max-page", "lots"}, `--max-page: "lots" is not a number of bytes`},
+		{[]string{url, "--wide=perhaps"}, `--wide: "perhaps": must be true or false`},
 		{[]string{url, "--profiles", "missing"}, "--profiles: "},
 	} {
 		if _, _, err := execute(append([]string{"observe"}, tc.args...)...); exit(err) != exitUsage || !strings.Contains(fmt.Sprint(err), tc.want) {

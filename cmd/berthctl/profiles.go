@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/collect"
 	"github.com/berth-dev/berth/internal/console"
 	"github.com/berth-dev/berth/internal/engine"
 	"github.com/berth-dev/berth/internal/policy"
@@ -92,7 +93,9 @@ type profileDocument struct {
 	Name    string   `json:"name"`
 	Aliases []string `json:"aliases"`
 	// Role is engine or exporter.
-	Role   string `json:"role"`
+	Role string `json:"role"`
+	// Origin is built-in, own, or replacement: one's own instead of the built-in one.
+	Origin string `json:"origin"`
 	Digest string `json:"digest"`
 	// RecognisedBy says in words by what a page is known to be the engine's.
 	RecognisedBy string         `json:"recognisedBy"`
@@ -133,7 +136,7 @@ type originDocument struct {
 
 func describeProfile(p *engine.Profile) profileDocument {
 	doc := profileDocument{
-		Name: p.Name(), Aliases: append([]string{}, p.Aliases()...), Role: console.Role(p), Digest: p.Digest(),
+		Name: p.Name(), Aliases: append([]string{}, p.Aliases()...), Role: console.Role(p), Origin: string(console.OriginOf(p)), Digest: p.Digest(),
 		RecognisedBy: p.Recognition(), Never: p.Forbidden(),
 		Counts: map[string]int{"direct": 0, "partial": 0, "none": 0},
 	}
@@ -163,6 +166,24 @@ func describeProfile(p *engine.Profile) profileDocument {
 // round is a quality as its profile writes it.
 func round(quality float32) float64 { return float64(int(quality*1000+0.5)) / 1000 }
 
+// unusable are the files that profiles name and that are of no use, each with the
+// profile's own file.
+func unusable(profiles *engine.Set) (places []string) {
+	for _, p := range profiles.Profiles() {
+		for _, problem := range collect.CheckAccess(p.Access()) {
+			places = append(places, p.File()+": "+problem)
+		}
+	}
+	return places
+}
+
+// reportUnusable tells of them, which is no error: a file may come later.
+func reportUnusable(w io.Writer, profiles *engine.Set) {
+	for _, place := range unusable(profiles) {
+		report(w, fileError{errors.New(place)})
+	}
+}
+
 func profilesListCommand(out *output, dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -183,7 +204,11 @@ func profilesListCommand(out *output, dir *string) *cobra.Command {
 				item.Coverage = nil
 				doc.Items = append(doc.Items, item)
 			}
-			return out.print(cmd.OutOrStdout(), doc, func(w io.Writer) error { return console.Profiles(w, set.Profiles()) })
+			if err := out.print(cmd.OutOrStdout(), doc, func(w io.Writer) error { return console.Profiles(w, set.Profiles()) }); err != nil {
+				return err
+			}
+			reportUnusable(cmd.ErrOrStderr(), set)
+			return nil
 		},
 	}
 }
@@ -220,15 +245,18 @@ func profilesTestCommand(out *output, dir *string) *cobra.Command {
 		trial  trial
 		at     string
 		models []string
+		wide   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "test PAGE...",
 		Short: "Read saved metrics pages through a profile, and print what is known after the last",
 		Long: "test reads saved metrics pages of one replica in order, as if they had been scraped --every apart, and\n" +
 			"prints the observation after the last one. What counts over a window needs two pages that are half of it\n" +
-			"apart. - reads a page from standard input.\n\n" +
+			"apart. - reads a page from standard input. The other pages of the profile, of JSON or of a status, are\n" +
+			"given with --page, as they are after the last metrics page.\n\n" +
 			"The exit code is 1 where a page is refused, the pages are of two engines, a page is another engine's than\n" +
-			"--engine says, an exporter's page does not know the pod, or a field is invalid.",
+			"--engine says, an exporter's page does not know the pod, a field is invalid, or one that --require names is\n" +
+			"not fresh. A field that is missing is none of these: tell with --require what a page must give.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{errors.New("PAGE: missing")}
@@ -250,24 +278,30 @@ func profilesTestCommand(out *output, dir *string) *cobra.Command {
 				return usageError{errors.New("--models: an empty name: must be names, joined by commas")}
 			}
 			trial.models = models
+			if err := trial.checkRequired(); err != nil {
+				return err
+			}
 			pages := make([][]byte, len(args))
 			for i, name := range args {
 				if pages[i], err = readPage(cmd.InOrStdin(), name); err != nil {
 					return usageError{err}
 				}
 			}
-			doc, note, err := trial.read(set, args, pages)
+			doc, notes, err := trial.read(set, args, pages)
 			if err != nil {
 				return err
 			}
-			err = out.print(cmd.OutOrStdout(), doc, func(w io.Writer) error { return console.Observation(w, trial.at, doc) })
+			view := console.View{Wide: wide, Profile: readBy(set, doc)}
+			err = out.print(cmd.OutOrStdout(), doc, func(w io.Writer) error { return view.Observation(w, trial.at, doc) })
 			if err != nil {
 				return err
 			}
-			if note != "" {
+			reportUnusable(cmd.ErrOrStderr(), set)
+			for _, note := range notes {
 				report(cmd.ErrOrStderr(), errors.New(note))
 			}
-			return faults(args[len(args)-1], doc)
+			last := args[len(args)-1]
+			return errors.Join(faults(last, "--engine says", doc), trial.lacking(last, doc))
 		},
 	}
 	f := cmd.Flags()
@@ -276,6 +310,10 @@ func profilesTestCommand(out *output, dir *string) *cobra.Command {
 	f.DurationVar(&trial.every, "every", 15*time.Second, "`TIME` from one page to the next")
 	f.StringSliceVar(&models, "models", nil, "`NAMES` that the replica serves its model by, for pages that show several models")
 	f.StringVar(&trial.pod, "pod", "", "`NAMESPACE/NAME` of the pod to read from an exporter's page")
+	f.StringArrayVar(&trial.others, "page", nil, "`PATH=FILE` of another page of the profile, or PATH=STATUS for what it answers without a page, such as\n"+
+		"/v1/models=models.json or /health=503; as often as there are pages")
+	f.StringSliceVar(&trial.required, "require", nil, "`FIELDS` that must be fresh, joined by commas")
+	f.BoolVar(&wide, "wide", false, wideUsage)
 	return cmd
 }
 
@@ -320,11 +358,11 @@ func readPage(stdin io.Reader, name string) ([]byte, error) {
 }
 
 // faults says what of an observation is not as it should be, nil if nothing is;
-// name is what it calls the replica or its page.
-func faults(name string, doc *v1alpha1.Observation) error {
+// name is what it calls the replica or its page, declarer who says another engine.
+func faults(name, declarer string, doc *v1alpha1.Observation) error {
 	var found []error
 	if doc.Declared != "" {
-		found = append(found, fmt.Errorf("%s: it is %s, not %s as --engine says", name, doc.Engine, doc.Declared))
+		found = append(found, fmt.Errorf("%s: it is %s, not %s as %s", name, doc.Engine, doc.Declared, declarer))
 	}
 	var invalid []string
 	for f := range telemetry.NumFields {

@@ -104,6 +104,23 @@ func TestADirectoryAddsProfilesAndReplacesThoseOfTheSameName(t *testing.T) {
 	if text, _, err := execute("profiles", "show", "vllm", "--profiles", dir); err != nil || text != other {
 		t.Errorf("%v\n%s", err, text)
 	}
+	if out, _, err := execute("profiles", "test", savedPage("vllm.prom"), "--profiles", dir); err != nil || !strings.Contains(out, ", not the built-in one\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	text, _, err := execute("profiles", "list", "--profiles", dir, "-o", "json")
+	var doc struct{ Items []profileDocument }
+	if err != nil || json.Unmarshal([]byte(text), &doc) != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	for _, item := range doc.Items {
+		want := map[string]string{"own": "own", "vllm": "replacement"}[item.Name]
+		if want == "" {
+			want = "built-in"
+		}
+		if item.Origin != want {
+			t.Errorf("%s is %s, want %s", item.Name, item.Origin, want)
+		}
+	}
 	if text, _, err := execute("profiles", "list", "--profiles", dir); err != nil || !strings.Contains(text, "\nown ") || !strings.Contains(text, "\nsglang ") {
 		t.Errorf("%v\n%s", err, text)
 	}
@@ -119,9 +136,9 @@ func TestBrokenProfilesAreUnreadableInput(t *testing.T) {
 		{"each with its line", map[string]string{"a.yaml": line("unit: requests", "unit: apples"), "b.yaml": line("kind: EngineProfile", "kind: Engine")},
 			[]string{`a.yaml:10: fields.queueDepth: unit "apples", want "requests"`, `b.yaml:2: kind`}},
 		{"no YAML", map[string]string{"a.yaml": "fields: ]"}, []string{"a.yaml"}},
-		{"tabs", map[string]string{"a.yaml": line("  queueDepth:", "\tqueueDepth:")}, []string{"a.yaml: yaml: line ", "found character that cannot start any token (a tab? indent with spaces)"}},
-		{"two of one name", map[string]string{"a.yaml": ownProfile, "b.yaml": ownProfile}, []string{"--profiles: ", `name: "own", want a name of its own`}},
-		{"the prefix of another engine", map[string]string{"a.yaml": line("own_", "vllm:")}, []string{"--profiles: ", `detect.prefixes "vllm:"`}},
+		{"tabs", map[string]string{"a.yaml": line("  queueDepth:", "\tqueueDepth:")}, []string{"a.yaml:10: ", "found character that cannot start any token (a tab? indent with spaces)"}},
+		{"two of one name", map[string]string{"a.yaml": ownProfile, "b.yaml": ownProfile}, []string{"--profiles: ", `b.yaml:3: name: "own"`, "a.yaml:3"}},
+		{"the prefix of another engine", map[string]string{"a.yaml": line("own_", "vllm:")}, []string{"--profiles: ", "detect.prefixes", `"vllm:"`}},
 		{"another extension", map[string]string{"a.yml": ownProfile}, []string{"a.yml: the name must end in .yaml"}},
 		{"nothing", map[string]string{"a.txt": ownProfile}, []string{"has no profile, want files that end in .yaml"}},
 		{"too large", map[string]string{"a.yaml": strings.Repeat("#", 1<<20+1)}, []string{"a.yaml: more than 1MiB"}},
@@ -178,7 +195,7 @@ func TestASavedPageIsReadThroughItsProfile(t *testing.T) {
 		if q.Value != 12.0 || q.State != v1alpha1.Fresh || q.Source.Metric != "vllm:num_requests_waiting" || !q.ObservedAt.Equal(time.Date(2026, 8, 31, 14, 0, 0, 0, time.UTC)) {
 			t.Errorf("queueDepth is %+v", q)
 		}
-		if r := doc.Fields["servedModels"]; r.State != v1alpha1.Missing || len(r.Reasons) != 1 || r.Reasons[0] != "read from /v1/models, which is not given" {
+		if r := doc.Fields["servedModels"]; r.State != v1alpha1.Missing || len(r.Reasons) != 1 || r.Reasons[0] != "read from /v1/models, which is not given: --page /v1/models=FILE" {
 			t.Errorf("servedModels is %+v", r)
 		}
 		if doc.Replica.ProcessStart == nil || doc.Replica.Incarnation != 1 {
@@ -304,10 +321,10 @@ func TestRefusedPagesSayWhyAndWhatToDo(t *testing.T) {
 		{[]string{savedPage("vllm.prom"), filepath.Join(dir, "empty.prom")}, []string{"empty.prom: the page is empty"}},
 		{[]string{savedPage("vllm.prom"), savedPage("sglang.prom")}, []string{"vllm.prom is a page of vllm, and ", "sglang.prom one of sglang: must all be of one replica"}},
 		{[]string{savedPage("sglang.prom"), savedPage("vllm.prom"), "--engine", "sglang"}, []string{"sglang.prom is a page of sglang, and ", "vllm.prom one of vllm"}},
-		{[]string{savedPage("dcgm.prom")}, []string{"dcgm.prom: no family of the engine", "\n    This is a page of dcgm: --engine dcgm --pod NAMESPACE/NAME"}},
-		{[]string{savedPage("dcgm.prom"), "--engine", "vllm"}, []string{"read as vllm: no family of the engine", "This is a page of dcgm: --engine dcgm"}},
-		{[]string{savedPage("dcgm.prom"), "--engine", "amd-gpu", "--pod", "a/b"}, []string{"read as amd-gpu: no family of the engine", "This is a page of dcgm: --engine dcgm"}},
-		{[]string{savedPage("vllm.prom"), savedPage("dcgm.prom")}, []string{"dcgm.prom: no family of the engine", "This is a page of dcgm"}},
+		{[]string{filepath.Join(dir, "other.prom")}, []string{"\n    Its families: \"go_goroutines\""}},
+		{[]string{savedPage("dcgm.prom"), "--engine", "vllm"}, []string{"dcgm.prom: it is a page of dcgm, an exporter of GPUs, not of vllm\n    --engine dcgm --pod NAMESPACE/NAME reads it"}},
+		{[]string{savedPage("dcgm.prom"), "--engine", "amd-gpu", "--pod", "a/b"}, []string{"it is a page of dcgm, an exporter of GPUs, not of amd-gpu\n    --engine dcgm"}},
+		{[]string{savedPage("vllm.prom"), savedPage("dcgm.prom")}, []string{"dcgm.prom: it is a page of dcgm, an exporter of GPUs, and not of an engine"}},
 	} {
 		doc, err := tested(t, tc.args...)
 		if doc != nil || exit(err) != exitFindings {
@@ -375,6 +392,9 @@ func TestAnExportersPageIsReadForOnePod(t *testing.T) {
 		code int
 		want string
 	}{
+		{[]string{page}, exitUsage, `--pod: missing: ` + page + ` has 2 pods: "llm/vllm-0", "llm/vllm-1"`},
+		{[]string{page, "--pod", "llm/other"}, exitFindings, `no pod "llm/other"`},
+		{[]string{page, "--pod", "llm/vllm-0", "--page", "/health=200"}, exitUsage, "--page: only for an engine: dcgm is an exporter of GPUs"},
 		{[]string{page, "--engine", "dcgm"}, exitUsage, `--pod: missing: ` + page + ` has 2 pods: "llm/vllm-0", "llm/vllm-1"`},
 		{[]string{page, "--engine", "dcgm-exporter", "--pod", "llm/other"}, exitFindings, `no pod "llm/other"`},
 		{[]string{savedPage("vllm.prom"), "--engine", "dcgm"}, exitFindings, "read as dcgm: no family"},
@@ -382,6 +402,18 @@ func TestAnExportersPageIsReadForOnePod(t *testing.T) {
 	} {
 		if _, err := tested(t, tc.args...); exit(err) != tc.code || !strings.Contains(fmt.Sprint(err), tc.want) {
 			t.Errorf("%q: %v with exit %d, want %q with %d", tc.args, err, exit(err), tc.want, tc.code)
+		}
+	}
+	if doc, err := tested(t, page, "--pod", "llm/vllm-0"); err != nil || doc.Engine != "dcgm" || doc.Fields["power"].State != v1alpha1.Fresh {
+		t.Errorf("without --engine: %v, %+v", err, doc)
+	}
+	for text, want := range map[string]string{
+		"DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",exported_namespace=\"n\",exported_pod=\"a\"} 1\n": "reads pods from the labels namespace and pod; those of the page are exported_namespace, exported_pod.",
+		"DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",namespace=\"\",pod=\"\"} 1\n":                     "reads pods from the labels namespace and pod, which no series has with a value: the exporter must be set to write them.",
+	} {
+		podless := filepath.Join(files(t, map[string]string{"gpu.prom": text}), "gpu.prom")
+		if _, err := tested(t, podless); exit(err) != exitFindings || !strings.Contains(fmt.Sprint(err), "no series of dcgm names a pod") || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%s: %v with exit %d, want %q", text, err, exit(err), want)
 		}
 	}
 	hostile := filepath.Join(files(t, map[string]string{
@@ -433,6 +465,13 @@ func TestWrongCommandLinesOfProfiles(t *testing.T) {
 		{[]string{"test", page, "--at", "noon"}, `--at: "noon": must be a time from 1970 to 2200`},
 		{[]string{"test", page, "--at", "0001-01-01T00:00:00Z"}, "--at: "},
 		{[]string{"test", page, "--models", "a,,b"}, "--models: an empty name"},
+		{[]string{"test", page, "--every", "15"}, `--every: "15": must be a time with its unit`},
+		{[]string{"test", page, "--require", "queueDept"}, `--require: "queueDept": must be of queueDepth, activeRequests, `},
+		{[]string{"test", page, "--page", "/nowhere=200"}, `--page: "/nowhere=200": must be PATH=FILE or PATH=STATUS, with PATH one of `},
+		{[]string{"test", page, "--page", "/health"}, `--page: "/health": must be PATH=FILE or PATH=STATUS`},
+		{[]string{"test", page, "--page", "/health="}, `--page: "/health=": must be PATH=FILE or PATH=STATUS`},
+		{[]string{"test", page, "--page", "/health=200", "--page", "/health=503"}, "/health is given twice"},
+		{[]string{"test", page, "--page", "/version=missing.json"}, "--page: /version: open missing.json"},
 	} {
 		if _, _, err := execute(append([]string{"profiles"}, tc.args...)...); exit(err) != exitUsage || !strings.Contains(fmt.Sprint(err), tc.want) {
 			t.Errorf("%q: %v with exit %d, want %q with %d", tc.args, err, exit(err), tc.want, exitUsage)

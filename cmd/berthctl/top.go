@@ -32,7 +32,20 @@ func topCommand(out *output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch the fleet: replicas, the age of what is known of them, and where requests go",
-		Args:  exactArgs(),
+		Long: "top shows the replicas of a running picker, one in a row:\n\n" +
+			"  ENGINE     the kind of engine by its page, and what is declared where that is another\n" +
+			"  STATE      normal; last: is picked after all others; or why no request is sent there\n" +
+			"  TELEMETRY  the worst state of queueDepth, activeRequests and kvCacheUtilization, and why the last\n" +
+			"             page was not read where it was not\n" +
+			"  AGE        of the newest of these three readings\n" +
+			"  QUEUE, ACTIVE, KV\n" +
+			"             the three by the engine's own word; (n) is stale: what was said last\n" +
+			"  IN FLIGHT  requests that this picker has there now\n" +
+			"  PICKS      how many of the last 1000 decisions chose it\n" +
+			"  TTFT       the time to the first token of those of the last 1000 that it served\n\n" +
+			"berthctl observe NAME shows all that the picker knows of one of them. With -o json or yaml, top looks\n" +
+			"once and prints the observations of all replicas and the decisions.",
+		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond || interval > time.Hour {
 				return usageError{fmt.Errorf("--interval: %s: must be from 100ms to 1h", interval)}
@@ -87,10 +100,10 @@ func look(ctx context.Context, from *reports) (*topDocument, error) {
 	var decisions struct {
 		Items []*v1alpha1.Decision `json:"items"`
 	}
-	if err := from.get(ctx, "/v1alpha1/replicas", &replicas); err != nil {
+	if err := from.get(ctx, replicasPath, &replicas); err != nil {
 		return nil, err
 	}
-	if err := from.get(ctx, "/v1alpha1/decisions?limit=1000", &decisions); err != nil {
+	if err := from.get(ctx, decisionsPath+"?limit=1000", &decisions); err != nil {
 		return nil, err
 	}
 	return &topDocument{

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -258,6 +259,7 @@ func TestTheFleetIsATable(t *testing.T) {
 				"queueDepth": {State: "missing"}, "activeRequests": {State: "missing"}, "kvCacheUtilization": {State: "missing"},
 			}
 		}),
+		observation("failing", func(o *v1alpha1.Observation) { o.Excluded = "quarantined" }),
 	}
 	decisions := []*v1alpha1.Decision{
 		{Pick: "all-fresh"},
@@ -280,6 +282,37 @@ func TestTheFleetIsATable(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "fleet-empty.txt", out.Bytes())
+}
+
+// Each legend stands below a table that has what it explains, and below no other.
+func TestOnlyWhatATableHasIsExplainedBelowIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Observation)
+		want   string
+	}{
+		"nothing special": {nil, ""},
+		"a stale value": {func(o *v1alpha1.Observation) {
+			r := o.Fields["kvCacheUtilization"]
+			r.State = v1alpha1.Stale
+			o.Fields["kvCacheUtilization"] = r
+		}, "(n): stale, what its page said last; picks go by an estimate, or without\n"},
+		"stale without a value to show": {func(o *v1alpha1.Observation) {
+			o.Fields["queueDepth"] = v1alpha1.Reading{State: v1alpha1.Stale}
+		}, ""},
+		"last": {func(o *v1alpha1.Observation) { o.Order = "last" },
+			"last: has not answered yet, or refused its last connection; is picked after all others\n"},
+		"quarantined, which is more than last": {func(o *v1alpha1.Observation) { o.Order, o.Excluded = "last", "quarantined" },
+			"quarantined: failed several requests in a row; one tries it now and then (screening.quarantine.probeAfter) until one goes well\n"},
+		"not ready, which says itself": {func(o *v1alpha1.Observation) { o.Excluded = "not_ready" }, ""},
+	} {
+		var out bytes.Buffer
+		if err := Fleet(&out, at, []v1alpha1.Observation{observation("r1", tc.change)}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if below := strings.Join(strings.SplitAfter(out.String(), "\n")[2:], ""); below != tc.want {
+			t.Errorf("%s: %q is below the table, want %q", name, below, tc.want)
+		}
+	}
 }
 
 func TestQuantilesAreNearestRanks(t *testing.T) {

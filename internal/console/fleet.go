@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/api/v1alpha1"
+	"github.com/berth-dev/berth/internal/telemetry"
 )
 
 // Fleet writes one row per replica: its engine, its state, what its telemetry
-// says and how old that is, and what the given decisions came to there. A state
-// that needs explaining is explained below.
+// says and how old that is, and what the given decisions came to there. What needs
+// explaining is explained below.
 func Fleet(w io.Writer, now time.Time, replicas []v1alpha1.Observation, decisions []*v1alpha1.Decision) error {
 	tallies := count(decisions)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
@@ -31,11 +32,34 @@ func Fleet(w io.Writer, now time.Time, replicas []v1alpha1.Observation, decision
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(replicas, func(r v1alpha1.Observation) bool { return standing(&r) == orderedLast }) {
-		_, err := fmt.Fprintln(w, "last: has not answered yet, or refused its last connection; is picked after all others")
-		return err
+	for _, legend := range []struct {
+		words string
+		holds func(*v1alpha1.Observation) bool
+	}{
+		{"(n): stale, what its page said last; picks go by an estimate, or without", func(r *v1alpha1.Observation) bool {
+			return slices.ContainsFunc(telemetry.LoadFields[:], func(f telemetry.Field) bool { return showsStale(r, f.String()) })
+		}},
+		{"last: has not answered yet, or refused its last connection; is picked after all others", func(r *v1alpha1.Observation) bool {
+			return standing(r) == orderedLast
+		}},
+		{"quarantined: failed several requests in a row; one tries it now and then (screening.quarantine.probeAfter) until one goes well", func(r *v1alpha1.Observation) bool {
+			return r.Excluded == "quarantined"
+		}},
+	} {
+		if !slices.ContainsFunc(replicas, func(r v1alpha1.Observation) bool { return legend.holds(&r) }) {
+			continue
+		}
+		if _, err := fmt.Fprintln(w, legend.words); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// showsStale reports that the table shows a value that is stale.
+func showsStale(r *v1alpha1.Observation, field string) bool {
+	_, shown := r.Fields[field].Value.(float64)
+	return shown && r.Fields[field].State == v1alpha1.Stale
 }
 
 // kind is the kind of engine, and what was declared where that is another.
@@ -85,8 +109,8 @@ func telemetryState(now time.Time, r *v1alpha1.Observation) (state, age string) 
 	rank := map[v1alpha1.State]int{v1alpha1.Fresh: 0, v1alpha1.Stale: 1, v1alpha1.Invalid: 2, v1alpha1.Missing: 3}
 	worst := v1alpha1.Fresh
 	var newest time.Time
-	for _, f := range []string{"queueDepth", "activeRequests", "kvCacheUtilization"} {
-		reading := r.Fields[f]
+	for _, f := range telemetry.LoadFields {
+		reading := r.Fields[f.String()]
 		if rank[reading.State] > rank[worst] {
 			worst = reading.State
 		}
@@ -110,7 +134,7 @@ func value(r *v1alpha1.Observation, field, format string, factor float64) string
 		return "-"
 	}
 	text := fmt.Sprintf(format, v*factor)
-	if r.Fields[field].State == v1alpha1.Stale {
+	if showsStale(r, field) {
 		text = "(" + text + ")"
 	}
 	return text

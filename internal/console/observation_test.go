@@ -29,7 +29,7 @@ func everyKind() *v1alpha1.Observation {
 		}
 		o.Fields[field] = r
 	}
-	set("queueDepth", v1alpha1.Reading{Value: 12.0, Source: &v1alpha1.Source{Path: "/metrics", Metric: "vllm:num_requests_waiting", Rule: "sum over engine"}})
+	set("queueDepth", v1alpha1.Reading{Value: 12.0, ExpiresAt: ptr(at.Add(2766 * time.Millisecond)), Source: &v1alpha1.Source{Path: "/metrics", Metric: "vllm:num_requests_waiting", Rule: "sum over engine"}})
 	set("kvCacheUtilization", v1alpha1.Reading{Value: 0.51236, Max: ptr(0.75), Reasons: []string{"frozen", "old"}})
 	set("sleeping", v1alpha1.Reading{Value: false})
 	set("servedModels", v1alpha1.Reading{Value: []string{"a", "b", "c", "d", "e", "f"}})
@@ -41,7 +41,7 @@ func everyKind() *v1alpha1.Observation {
 	set("e2e", v1alpha1.Reading{Value: v1alpha1.Distribution{Mean: 2, Count: 3}})
 	set("engineVersion", v1alpha1.Reading{Value: "0.32.0"})
 	set("processStart", v1alpha1.Reading{Value: at.Add(-time.Hour)})
-	set("activeRequests", v1alpha1.Reading{State: v1alpha1.Stale, Support: v1alpha1.Supported, Quality: 0.1, Value: 7.0, ObservedAt: ptr(at.Add(-time.Minute))})
+	set("activeRequests", v1alpha1.Reading{State: v1alpha1.Stale, Support: v1alpha1.Supported, Quality: 0.1, Value: 7.0, ObservedAt: ptr(at.Add(-time.Minute)), ExpiresAt: ptr(at.Add(-57 * time.Second))})
 	set("power", v1alpha1.Reading{State: v1alpha1.Invalid, Support: v1alpha1.Supported, Reasons: []string{"value -1: want a finite number of at least 0"}})
 	set("ready", v1alpha1.Reading{State: v1alpha1.Missing, Support: v1alpha1.Unsupported, Reasons: []string{"no page for it"}})
 	set("prefixCacheHitRatio", v1alpha1.Reading{State: v1alpha1.Missing, Support: v1alpha1.Disabled, Reasons: []string{"prefix caching is off"}})
@@ -63,6 +63,172 @@ func TestAnObservationShowsEachKindOfFieldInEachState(t *testing.T) {
 			t.Fatal(err)
 		}
 		golden(t, name, out.Bytes())
+	}
+}
+
+// parsed is a profile; text is what it has besides its head.
+func parsed(t *testing.T, name, text string) *engine.Profile {
+	t.Helper()
+	p, err := engine.Parse(name+".yaml", []byte("apiVersion: berth.dev/v1alpha1\nkind: EngineProfile\nname: "+name+
+		"\ndetect: {prefixes: [\""+name+"_\"]}\n"+text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+const acmeText = `pages:
+- {path: /metrics, format: prometheus, needs: acme shows its page with --stats alone.}
+- {path: /health, format: status, field: health, every: 10s}
+fields:
+  queueDepth: {unit: requests, sources: [{metric: acme_waiting}]}
+  activeRequests: {unit: requests, sources: [{metric: acme_running}]}
+unsupported:
+  ready: no page tells it
+`
+
+// rowOf is the row of a field in a table, its cells apart.
+func rowOf(t *testing.T, table, field string) []string {
+	t.Helper()
+	for line := range strings.Lines(table) {
+		if cells := regexp.MustCompile(`  +`).Split(strings.TrimSpace(line), -1); cells[0] == field {
+			return cells
+		}
+	}
+	t.Fatalf("no row of %s in\n%s", field, table)
+	return nil
+}
+
+func TestAFieldWithoutASourceIsToldFromOneThatWasNotReadYet(t *testing.T) {
+	p := parsed(t, "acme", acmeText)
+	s, err := p.Read([]byte("acme_waiting 3\n"), engine.Input{At: telemetry.At(at)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := s.Observation(v1alpha1.Replica{Name: "r1"}, telemetry.At(at))
+	for field, want := range map[string][2]string{
+		"power":          {"missing, no source", "the profile does not name it"},
+		"ready":          {"missing, unsupported", "no page tells it"},
+		"health":         {"missing", "not read"},
+		"activeRequests": {"missing", "acme_running is not on the page"},
+	} {
+		var out bytes.Buffer
+		if err := (View{Profile: p}).Observation(&out, at, &o); err != nil {
+			t.Fatal(err)
+		}
+		cells := rowOf(t, out.String(), field)
+		if cells[1] != want[0] || cells[len(cells)-1] != want[1] {
+			t.Errorf("%s: %q, want %q", field, cells, want)
+		}
+	}
+	// An exporter may fill what the profile of an engine does not name.
+	o.Fields["power"] = v1alpha1.Reading{State: v1alpha1.Fresh, Support: v1alpha1.Supported, Value: 512.5, Unit: "W", Quality: 1}
+	var out bytes.Buffer
+	if err := (View{Profile: p}).Observation(&out, at, &o); err != nil {
+		t.Fatal(err)
+	}
+	if cells := rowOf(t, out.String(), "power"); cells[1] != "fresh" || cells[2] != "512.5 W" {
+		t.Errorf("power of an exporter: %q", cells)
+	}
+}
+
+func TestTheWideTableHasTheRule(t *testing.T) {
+	var out bytes.Buffer
+	if err := (View{Wide: true}).Observation(&out, at, everyKind()); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "observation-wide.txt", out.Bytes())
+}
+
+func TestWhenAReadingExpiresIsToldInTimeFromNow(t *testing.T) {
+	for left, want := range map[time.Duration]string{
+		2766 * time.Millisecond: "in 2.8s", 20 * time.Millisecond: "in 0s", -3240 * time.Millisecond: "3.2s ago", time.Hour: "in 1h0m0s",
+	} {
+		if got := expiry(at, &v1alpha1.Reading{Value: 1.0, ExpiresAt: ptr(at.Add(left))}); got != want {
+			t.Errorf("%s: %q, want %q", left, got, want)
+		}
+	}
+	if got := expiry(at, &v1alpha1.Reading{ExpiresAt: &at}); got != "-" {
+		t.Errorf("without a value: %q", got)
+	}
+}
+
+// What is said of a page that cannot be read any more is of when it could.
+func TestAPageThatFailsNowIsToldWithTheTimeOfTheLastOne(t *testing.T) {
+	p := parsed(t, "acme", acmeText)
+	s, err := p.Read([]byte("acme_waiting 3\n"), engine.Input{At: telemetry.At(at.Add(-11 * time.Minute))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := s.Observation(v1alpha1.Replica{Name: "r1"}, telemetry.At(at))
+	// Another page and an exporter may have been read since.
+	o.Fields["health"] = v1alpha1.Reading{State: v1alpha1.Fresh, Value: true, ObservedAt: ptr(at), Source: &v1alpha1.Source{Path: "/health", Metric: "status"}}
+	o.Fields["power"] = v1alpha1.Reading{State: v1alpha1.Fresh, Value: 1.0, ObservedAt: ptr(at), Source: &v1alpha1.Source{Path: "/metrics", Metric: "GPU_POWER"}}
+	head := func(v View) string {
+		var out bytes.Buffer
+		if err := v.Observation(&out, at, &o); err != nil {
+			t.Fatal(err)
+		}
+		head, _, _ := strings.Cut(out.String(), "\n\n")
+		return head
+	}
+	const want = "\nas of    11m0s ago: the last page that was read; what is said of it below, reasons too, is of then"
+	if got := head(View{Profile: p}); strings.Contains(got, "as of") {
+		t.Errorf("without a failure:\n%s", got)
+	}
+	o.ScrapeError = "refused"
+	if got := head(View{Profile: p}); !strings.HasSuffix(got, want) {
+		t.Errorf("with one:\n%s\nwant%s", got, want)
+	}
+	if got := head(View{}); strings.Contains(got, "as of") {
+		t.Errorf("without the profile it is not known:\n%s", got)
+	}
+	o.Fields["queueDepth"] = v1alpha1.Reading{State: v1alpha1.Missing}
+	if got := head(View{Profile: p}); strings.Contains(got, "as of") {
+		t.Errorf("without a value of the page it is not known:\n%s", got)
+	}
+}
+
+func TestAFailureIsToldByWhatTheProfileSays(t *testing.T) {
+	acme, other := parsed(t, "acme", acmeText), parsed(t, "other", strings.Replace(strings.ReplaceAll(acmeText, "acme_", "other_"), ", needs: acme shows its page with --stats alone.", "", 1))
+	base, err := engine.Defaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := engine.NewSet(acme, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := base.With(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name   string
+		reason string
+		set    *engine.Set
+		p      *engine.Profile
+		want   []string
+		lacks  string
+	}{
+		{"one's own", "status_404", set, acme, []string{"acme shows its page with --stats alone."}, "SGLang"},
+		{"one's own that needs nothing", "status_404", set, other, nil, "SGLang"},
+		{"built in", "status_404", set, set.Profile("sglang"), []string{"--enable-metrics"}, "acme"},
+		{"not known, with profiles of one's own", "no_engine_families", set, nil,
+			[]string{"acme has its page at /metrics and is recognised by a family that begins with acme_. acme shows its page with --stats alone. other has its page"}, "SGLang"},
+		{"not known, with the built-in ones", "status_404", base, nil, []string{"SGLang needs --enable-metrics"}, "acme"},
+		{"not known, without any", "status_404", nil, nil, []string{"SGLang needs --enable-metrics"}, "acme"},
+		{"a reason that no profile has to do with", "timeout", set, nil, []string{"The engine hangs"}, "acme"},
+	} {
+		got := FailureOf(tc.reason, tc.set, tc.p)
+		if got.Meaning == "" || strings.Contains(got.Hint, tc.lacks) {
+			t.Errorf("%s: %+v, which should say nothing of %s", tc.name, got, tc.lacks)
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(got.Hint, want) {
+				t.Errorf("%s: %q, want %q", tc.name, got.Hint, want)
+			}
+		}
 	}
 }
 
@@ -269,4 +435,29 @@ fields:
 		t.Fatal(err)
 	}
 	golden(t, "profiles.txt", out.Bytes())
+
+	// One that takes the place of a built-in one says so, in the list and of a replica.
+	p, err := engine.Parse("vllm.yaml", []byte(strings.ReplaceAll(second, "name: second", "name: vllm")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if err := Profiles(&out, []*engine.Profile{p}); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !strings.Contains(text, "  replacement  ") || !strings.HasSuffix(text, "\nvllm is read by a profile of your own instead of the built-in one.\n") {
+		t.Error(text)
+	}
+	set, err := engine.Defaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := OriginOf(set.Profile("vllm")); got != BuiltIn {
+		t.Errorf("vLLM's own is %s", got)
+	}
+	for digest, want := range map[string]bool{p.Digest(): true, set.Profile("vllm").Digest(): false, "acme@sha256:0123456789ab": false, "": false} {
+		if replaces(digest) != want {
+			t.Errorf("%s takes the place of a built-in one: %t", digest, !want)
+		}
+	}
 }

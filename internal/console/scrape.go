@@ -67,7 +67,7 @@ var failures = map[string]struct {
 		"Give the profile auth: {bearerTokenFile: FILE}, or let this host in."}, whoGetsKeys},
 	"status_404": {Failure{"there is no page at the path of the metrics", ""}, engineNeeds},
 	"redirect":   {Failure{"the answer leads to another host or port", "Ask for the page where it is; other hosts are never followed to."}, noAdvice},
-	"too_large":  {Failure{"the page is larger than the limit", "telemetry.maxPage is the picker's limit."}, noAdvice},
+	"too_large":  {Failure{"the page is larger than the limit", "telemetry.maxPage is the picker's limit, 8MiB if it is left out and 64MiB at most; --max-page is that of berthctl observe."}, noAdvice},
 	"truncated":  {Failure{"the page ends in the middle of a line", "Something on the way cuts it, or the engine ended while it answered."}, noAdvice},
 	"empty":      {Failure{"the page is empty", ""}, engineNeeds},
 	"not_text":   {Failure{"the page is JSON, HTML or binary", "A metrics page is text. Is the path that of the metrics page?"}, engineNeeds},

@@ -295,13 +295,16 @@ The fleet, the picker and Envoy keep running until Ctrl-C. In another terminal:
   curl -sN %[1]s/v1/chat/completions -H 'content-type: application/json' \
     -d '{"model": "%[2]s", "stream": true, "max_tokens": 12, "messages": [{"role": "user", "content": "Is there a berth for me?"}]}'
   %[4]s top --server %[3]s
+  %[4]s observe %[5]s --server %[3]s
   %[4]s explain latest --server %[3]s
+  curl -s http://%[7]s/metrics
 
 The replicas take faults. The first line makes the telemetry page of %[5]s hang, the second ends that:
 
   curl -s -X POST http://%[6]s/sim/faults -d '{"pageHang": true}'
   curl -s -X DELETE http://%[6]s/sim/faults`,
-		s.gatewayURL(), model, s.reportsURL(), d.Command, silentReplica, s.named(silentReplica).Address)
+		s.gatewayURL(), model, s.reportsURL(), d.Command, silentReplica, s.named(silentReplica).Address,
+		s.picker.MetricsAddr())
 }
 
 func capitalise(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

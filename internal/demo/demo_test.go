@@ -122,7 +122,8 @@ func TestTheDemoTellsItsStoryServesWhileKeptAndLeavesNothing(t *testing.T) {
 		t.Fatalf("ended before it was interrupted: %v\n%s", err, out)
 	}
 	_, hints, _ := strings.Cut(out.String(), "keep running until Ctrl-C")
-	inTheOrder(t, hints, "curl -sN http://127.0.0.1:", "bin/berthctl top --server http://127.0.0.1:", "bin/berthctl explain latest")
+	inTheOrder(t, hints, "curl -sN http://127.0.0.1:", "bin/berthctl top --server http://127.0.0.1:",
+		"bin/berthctl observe r2 --server http://127.0.0.1:", "bin/berthctl explain latest", "curl -s http://127.0.0.1:", "/metrics\n", "of r2 hang")
 	client := newClient()
 	s := ask(t.Context(), client, "http://"+address.FindString(hints), &workload(1, 100, time.Second)[0], time.Now())
 	client.CloseIdleConnections()
@@ -135,6 +136,18 @@ func TestTheDemoTellsItsStoryServesWhileKeptAndLeavesNothing(t *testing.T) {
 	}
 	nothingIsLeft(t, o, out.String(), before)
 	checkStory(t, o, result, out.String())
+}
+
+func TestAReplicaThatIsBackIsToldAsThePickerSeesIt(t *testing.T) {
+	for excluded, want := range map[string]string{
+		"":                    "it gets requests again",
+		"quarantined":         "since several requests in a row failed there, it is in quarantine until one that tries it goes well",
+		"asleep_or_unhealthy": "it gets no requests: asleep or unhealthy",
+	} {
+		if got := prospects(&v1alpha1.Observation{Excluded: excluded}); got != want {
+			t.Errorf("%q: %q, want %q", excluded, got, want)
+		}
+	}
 }
 
 func checkStory(t *testing.T, o Options, result *Result, text string) {

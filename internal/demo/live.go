@@ -95,6 +95,7 @@ func misfortunes(ctx context.Context, s *stand, out *screen, length time.Duratio
 		return wait(ctx, time.Until(start.Add(time.Duration(share*float64(length)))))
 	}
 	silent, dead := s.named(silentReplica), s.named(deadReplica)
+	var back v1alpha1.Observation
 	return inOrder(
 		func() error { return at(silentFrom) },
 		// What is read of a replica without requests lives longer than the demo.
@@ -141,14 +142,27 @@ func misfortunes(ctx context.Context, s *stand, out *screen, length time.Duratio
 		},
 		func() error {
 			return s.noticed(ctx, dead.Name, "back", func(o *v1alpha1.Observation) bool {
+				back = *o
 				return o.Order == orderNormal && loadState(o) == v1alpha1.Fresh
 			})
 		},
 		func() error {
-			out.event("%s: has answered the picker; it gets requests again", dead.Name)
+			out.event("%s: has answered the picker; %s", dead.Name, prospects(&back))
 			return nil
 		},
 	)
+}
+
+// prospects are what a replica that has answered the picker may expect.
+func prospects(o *v1alpha1.Observation) string {
+	switch o.Excluded {
+	case "":
+		return "it gets requests again"
+	case "quarantined":
+		return "since several requests in a row failed there, it is in quarantine until one that tries it goes well"
+	default:
+		return "it gets no requests: " + strings.ReplaceAll(o.Excluded, "_", " ")
+	}
 }
 
 // shortLived reports that the replica is read as often as one with requests is.
