@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/berth-dev/berth/internal/policy"
+	"github.com/berth-dev/berth/internal/yamlerror"
 )
 
 // ErrNotEnvoy is the answer to a file that is no Envoy configuration.
@@ -134,7 +135,7 @@ func (c *reading) readYAML() error {
 		}
 		if err != nil {
 			c.envoy = c.envoy || c.hasTopLine()
-			line, reason := policy.YAMLError(c.data, err)
+			line, reason := yamlerror.Place(c.data, err)
 			return &policy.Error{File: c.file, Line: line, Allowed: "is not valid YAML: " + reason}
 		}
 		for _, document := range root.Content {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/berth-dev/berth/internal/yamlerror"
 )
 
 const (
@@ -102,7 +104,7 @@ func split(p *problems, data []byte) []*document {
 			break
 		}
 		if err != nil {
-			line, reason := YAMLError(data, err)
+			line, reason := yamlerror.Place(data, err)
 			p.refuse(line, "", "", "is not valid YAML: "+reason)
 			return docs
 		}

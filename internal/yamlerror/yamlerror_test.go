@@ -1,4 +1,4 @@
-package policy
+package yamlerror
 
 import (
 	"strings"
@@ -51,7 +51,7 @@ func TestASyntaxErrorNamesTheLineOfTheFault(t *testing.T) {
 			t.Errorf("%s: is valid", c.name)
 			continue
 		}
-		if line, reason := YAMLError([]byte(c.text), err); line != c.line || !strings.Contains(reason, c.reason) {
+		if line, reason := Place([]byte(c.text), err); line != c.line || !strings.Contains(reason, c.reason) {
 			t.Errorf("%s: line %d: %s; want line %d: %s (%v)", c.name, line, reason, c.line, c.reason, err)
 		}
 	}
@@ -60,12 +60,12 @@ func TestASyntaxErrorNamesTheLineOfTheFault(t *testing.T) {
 func TestTheLineOfASyntaxErrorIsToldOfALongTextToo(t *testing.T) {
 	// Too long to be searched: the line is that of the collection.
 	text := []byte("k: 1\na: [1,\n 2}\n" + strings.Repeat("# \n", maxSearched/3))
-	if line, reason := YAMLError(text, syntaxError(text)); line != 2 || reason != "did not find expected ',' or ']'" {
+	if line, reason := Place(text, syntaxError(text)); line != 2 || reason != "did not find expected ',' or ']'" {
 		t.Errorf("line %d: %s; want line 2", line, reason)
 	}
 }
 
-func FuzzYAMLError(f *testing.F) {
+func FuzzPlace(f *testing.F) {
 	for _, text := range []string{"a: ]", "a: {b\nc: 1", "a:\n  b: 1\n c: 2\n", "- a\nb: 1", "\xef\xbb\xbfa: [1\r\n", "a: *b\r", "\x00", "\xff\xfe["} {
 		f.Add([]byte(text))
 	}
@@ -74,7 +74,7 @@ func FuzzYAMLError(f *testing.F) {
 		if err == nil {
 			return
 		}
-		if line, reason := YAMLError(data, err); line < 0 || line > 1+len(data) || reason == "" {
+		if line, reason := Place(data, err); line < 0 || line > 1+len(data) || reason == "" {
 			t.Errorf("line %d: %q of %q", line, reason, data)
 		}
 	})

@@ -1,4 +1,5 @@
-package policy
+// Package yamlerror says where a text stops being YAML.
+package yamlerror
 
 import (
 	"bytes"
@@ -9,38 +10,43 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // maxSearched bounds the texts in which the line of a syntax error is searched for,
-// bytes: it takes some twenty more readings.
-const maxSearched = maxFile
+// bytes: it takes some twenty more readings. maxReason bounds what is wrong there.
+const (
+	maxSearched = 1 << 20
+	maxReason   = 200
+)
 
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
-// YAMLError is the line of a syntax error in data, from 1, and what is wrong there.
-// The error is the first that decoding the documents of data gives. The line is 0
-// where it cannot be told.
+// Place is the line of a syntax error in data, from 1, and what is wrong there, in
+// printable characters. The error is the first that decoding the documents of data
+// gives. The line is 0 where it cannot be told.
 //
 // The line that the YAML library names counts from 0 in errors of its parser, is left
 // out where it would be the first, and is that of the collection around the fault,
 // not that of the fault. Only its text tells one from the other.
-func YAMLError(data []byte, err error) (line int, reason string) {
+func Place(data []byte, err error) (line int, reason string) {
 	line, reason = libraryLine(err)
 	utf16 := bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff"))
 	if len(data) > maxSearched || utf16 {
 		if _, parser := parserReasons[reason]; parser && line > 0 {
 			line++
 		}
-		return line, printable(reason, 200)
+		return line, printable(reason)
 	}
 
 	// Behind an empty line nothing is in the first one, so that each line is named.
 	data = append([]byte("\n"), bytes.TrimPrefix(data, []byte("\ufeff"))...)
 	full := syntaxError(data)
 	if full == nil {
-		return line, printable(reason, 200)
+		return line, printable(reason)
 	}
 	begin, reason := libraryLine(full)
 	tail, parser := parserReasons[reason]
@@ -48,16 +54,16 @@ func YAMLError(data []byte, err error) (line int, reason string) {
 	case parser:
 		// begin counts from 0 and the empty line stands in front.
 		line = failingLine(data, full, tail)
-		reason = inside(reason, tail, line, begin)
 		if line == 0 {
 			line = begin
 		}
+		reason = inside(reason, tail, line, begin)
 	case begin == 0:
 		line = failingLine(data, full, "")
 	default:
 		line = begin - 1
 	}
-	return line, printable(reason, 200)
+	return line, printable(reason)
 }
 
 // libraryLine takes the line out of the text of an error; 0 if it has none.
@@ -129,4 +135,15 @@ func syntaxError(data []byte) error {
 			return err
 		}
 	}
+}
+
+// printable quotes a text that could forge a line or command a terminal.
+func printable(reason string) string {
+	if len(reason) > maxReason {
+		reason = reason[:maxReason] + "..."
+	}
+	if !utf8.ValidString(reason) || strings.ContainsFunc(reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(reason)
+	}
+	return reason
 }
