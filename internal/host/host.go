@@ -183,6 +183,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 		zap.String("metrics", h.metricsL.Addr().String()), zap.String("admin", h.adminL.Addr().String()),
 		zap.String("extprocTLS", cmp.Or(opts.ExtProcTLS, "off")),
 		zap.String("policy", p.Digest), zap.Int("endpoints", len(h.pools.Set().Endpoints)))
+	h.tellReplaced(p)
 	return h, nil
 }
 

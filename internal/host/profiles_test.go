@@ -182,3 +182,27 @@ func TestABadProfileStopsTheStart(t *testing.T) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }
+
+func TestAProfileInsteadOfABuiltInOneIsTold(t *testing.T) {
+	const told = "stand instead of built-in ones"
+	port, profiles := mine(t), t.TempDir()
+	file := filepath.Join(profiles, "mine.yaml")
+	instead := func(rest string) string {
+		return strings.Replace(mineText("mine_waiting"), "name: mine\n", "name: sglang\n", 1) + rest
+	}
+	write(t, file, instead(""))
+	r := run(t, "telemetry: {profiles: "+profiles+", "+oftenRead+"}\n", poolDocument(port))
+	lines := func() int { return r.log.FilterMessageSnippet(told).Len() }
+	eventually(t, "it is told at the start", func() bool { return lines() == 1 })
+	if got := fmt.Sprint(r.log.FilterMessageSnippet(told).All()[0].ContextMap()["engines"]); got != "[sglang]" {
+		t.Errorf("told of %s, want sglang alone", got)
+	}
+	write(t, file, instead("stillAfter: 20s\n"))
+	eventually(t, "it is told of each that is loaded", func() bool { return lines() == 2 })
+	ok := r.reloads("ok")
+	write(t, file, mineText("mine_waiting"))
+	eventually(t, "a profile with a name of its own is in force", func() bool { return r.reloads("ok") > ok })
+	if got := lines(); got != 2 {
+		t.Errorf("told %d times, want no more than 2", got)
+	}
+}

@@ -110,7 +110,16 @@ func (h *Host) goodAgain(p *policy.Policy) {
 
 func (h *Host) loaded(p *policy.Policy) {
 	h.opts.Log.Info("configuration loaded", zap.String("policy", p.Digest))
+	h.tellReplaced(p)
 	h.metrics.reloads.WithLabelValues("ok").Inc()
+}
+
+// tellReplaced says which engines are read by other profiles than one would expect of
+// this binary.
+func (h *Host) tellReplaced(p *policy.Policy) {
+	if names := p.ReplacedProfiles(); len(names) > 0 {
+		h.opts.Log.Info("engine profiles of the configuration stand instead of built-in ones", zap.Strings("engines", names))
+	}
 }
 
 // againAfter is how often a configuration is tried again that is valid and could

@@ -84,3 +84,15 @@ func namesOf(set *engine.Set, exporters bool) []string {
 	}
 	return names
 }
+
+// ReplacedProfiles are the names of the built-in engine profiles that the
+// configuration has its own instead of, ordered.
+func (p *Policy) ReplacedProfiles() []string {
+	var names []string
+	for _, own := range p.Engines.Profiles() {
+		if p.Engines.Replaces(own.Name()) {
+			names = append(names, own.Name())
+		}
+	}
+	return names
+}

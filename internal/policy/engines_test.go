@@ -105,6 +105,21 @@ func TestProfilesOfADirectoryReplaceAndJoinTheBuiltInOnes(t *testing.T) {
 	if got := string(p.Engines.Profile("vllm").Text()); got != profileText("vllm", "") {
 		t.Errorf("vllm is read by\n%s\nwant the file's", got)
 	}
+	if got := p.ReplacedProfiles(); !slices.Equal(got, []string{"vllm"}) {
+		t.Errorf("replaced are %v; want vllm alone", got)
+	}
+	if got := builtInAlone.ReplacedProfiles(); len(got) > 0 {
+		t.Errorf("without a directory %v are replaced", got)
+	}
+	var told []string
+	for _, f := range Lint(p, nil) {
+		if f.Code == "BERTH035" {
+			told = append(told, f.Where)
+		}
+	}
+	if !slices.Equal(told, []string{"telemetry.profiles: vllm"}) {
+		t.Errorf("lint tells %q", told)
+	}
 	if got := p.Engines.Profile("sglang").Digest(); got != defaults.Profile("sglang").Digest() {
 		t.Errorf("sglang is %s; want the built-in one", got)
 	}

@@ -276,6 +276,17 @@ func Rules() []Rule {
 			Explanation: "An engine profile names a file with a bearer token or with certificate authorities that cannot be read here, or does not hold what it should. A picker starts without it, and reads it as soon as it comes: until then the pages of these engines stay unread.",
 			Fix:         "Mend the file or its path. Where the picker runs elsewhere, with files of its own, there is nothing to do.",
 		},
+		{
+			Code: "BERTH035", Severity: SeverityNote, Title: "an engine profile that stands instead of a built-in one",
+			Explanation: "A profile of telemetry.profiles has the name of one that is built in, and all replicas of this engine are read by it: what later versions of Berth learn about the engine does not reach them.",
+			Fix:         "Nothing, if this is meant. Otherwise give the profile a name of its own.",
+			find: policyRule(func(p *Policy) (places []string) {
+				for _, name := range p.ReplacedProfiles() {
+					places = append(places, "telemetry.profiles: "+name)
+				}
+				return places
+			}),
+		},
 	}
 }
 
