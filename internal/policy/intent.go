@@ -50,25 +50,14 @@ func (d *document) intents(c *v1alpha1.BerthConfiguration) {
 	d.withoutIntents(c)
 }
 
-// withoutIntents refuses what acts on intents alone where no intent can arrive.
+// withoutIntents refuses to require intents where none can arrive. Other settings that
+// act on intents alone may stay: a channel must be easy to switch off.
 func (d *document) withoutIntents(c *v1alpha1.BerthConfiguration) {
-	if c.Intent.Metadata || c.Intent.SignedHeader != nil || c.Trust.PlainHeaders ||
+	if !c.Intent.Required || c.Intent.Metadata || c.Intent.SignedHeader != nil || c.Trust.PlainHeaders ||
 		slices.ContainsFunc([]string{"intent.metadata", "trust", "trust.plainHeaders"}, func(at string) bool { return d.failed[at] }) {
 		return
 	}
-	const channel = " unless intents can arrive: with intent.metadata true, intent.signedHeader, or trust.plainHeaders true"
-	if c.Intent.Required {
-		d.refuse("intent.required", "must be false"+channel+"; all requests would be refused")
-	}
-	if c.Intent.UnreadableBody == v1alpha1.UnreadableBodyPass {
-		d.refuse("intent.unreadableBody", "must be refuse"+channel+"; it would never act")
-	}
-	if len(c.Models.Aliases) > 0 {
-		d.refuse("models.aliases", "must be left out"+channel+"; intents alone name aliases")
-	}
-	if c.Screening.ContextUnknown == v1alpha1.ContextUnknownPass {
-		d.refuse("screening.contextUnknown", "must be fail"+channel+"; intents alone say how much context they need")
-	}
+	d.refuse("intent.required", "must be false unless intents can arrive: with intent.metadata true, intent.signedHeader, or trust.plainHeaders true; all requests would be refused")
 }
 
 func (d *document) signedHeader(path string, s *v1alpha1.SignedHeaderConfiguration) {

@@ -287,6 +287,12 @@ func Rules() []Rule {
 				return places
 			}),
 		},
+		{
+			Code: "BERTH036", Severity: SeverityNote, Title: "settings of intents where none can arrive",
+			Explanation: "intent.metadata is false, intent.signedHeader is left out, and trust.plainHeaders is false: no request brings an intent, and what acts on intents alone never acts.",
+			Fix:         "Nothing, if a channel is to be switched on again. Otherwise leave the setting out.",
+			find:        policyRule(idleIntents),
+		},
 	}
 }
 

@@ -291,6 +291,26 @@ func aliasesWhere(p *Policy, found func(alias string, ids []string) bool) []stri
 
 // mappedInVain tells headers that the file maps from the mapping that it gets by
 // leaving them out.
+// idleIntents are the settings that act on intents alone, where none can arrive.
+func idleIntents(p *Policy) (places []string) {
+	if p.Intent.Metadata || p.Intent.Keys != nil || p.Trust.PlainHeaders {
+		return nil
+	}
+	for _, s := range []struct {
+		where string
+		set   bool
+	}{
+		{"intent.unreadableBody", p.Intent.PassUnreadable},
+		{"models.aliases", len(p.Models.Aliases) > 0},
+		{"screening.contextUnknown", p.Screening.PassContextUnknown},
+	} {
+		if s.set {
+			places = append(places, s.where)
+		}
+	}
+	return places
+}
+
 func mappedInVain(t Trust) bool {
 	return !t.PlainHeaders && len(t.Headers) > 0 && !maps.Equal(t.Headers, v1alpha1.DefaultBerthConfiguration().Trust.Headers)
 }

@@ -71,6 +71,10 @@ func TestLintFindsWhatIsQuestionableInIntents(t *testing.T) {
 		{"required with plain headers", berthHead + "intent: {required: true, metadata: false}\ntrust: {plainHeaders: true}\n" + pool("FailClose", a), []string{"BERTH019 trust.plainHeaders"}},
 		{"no channel, and none required", berthHead + "intent: {metadata: false}\n" + pool("FailClose", a), nil},
 
+		{"settings of intents, and no channel", berthHead + "intent: {metadata: false, unreadableBody: pass}\nmodels: {aliases: {fast: [m]}}\nscreening: {contextUnknown: pass}\n" + pool("FailClose", a),
+			[]string{"BERTH018 models.aliases.fast", "BERTH036 intent.unreadableBody", "BERTH036 models.aliases", "BERTH036 screening.contextUnknown"}},
+		{"settings of intents, and a channel", berthHead + "intent: {unreadableBody: pass}\nscreening: {contextUnknown: pass}\n" + pool("FailClose", a), nil},
+
 		{"no quarantine", berthHead + "screening: {quarantine: {maxShare: 0}}\n" + pool("FailClose", a), []string{"BERTH025 screening.quarantine.maxShare"}},
 		{"a small quarantine", berthHead + "screening: {quarantine: {maxShare: 0.01}}\n" + pool("FailClose", a), nil},
 
