@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -43,18 +44,28 @@ func opensLater(rest []byte) bool {
 	return len(rest) > 0 && rest[0] == '{'
 }
 
-// closing finds the brace that closes the labels, outside of quotes; -1 if none
-// does.
+// outside yields the places of the bytes outside of quotes, the quotes left out.
+func outside(text []byte) iter.Seq2[int, byte] {
+	return func(yield func(int, byte) bool) {
+		quoted := false
+		for i := 0; i < len(text); i++ {
+			switch c := text[i]; {
+			case c == '"':
+				quoted = !quoted
+			case c == '\\' && quoted:
+				i++
+			case !quoted && !yield(i, c):
+				return
+			}
+		}
+	}
+}
+
+// closing finds the brace that closes the labels; -1 if none does.
 func closing(line []byte, open int) int {
-	quoted := false
-	for i := open + 1; i < len(line); i++ {
-		switch c := line[i]; {
-		case c == '"':
-			quoted = !quoted
-		case c == '\\' && quoted:
-			i++
-		case c == '}' && !quoted:
-			return i
+	for i, c := range outside(line[open+1:]) {
+		if c == '}' {
+			return open + 1 + i
 		}
 	}
 	return -1
@@ -62,14 +73,8 @@ func closing(line []byte, open int) int {
 
 // countLabels counts the equals signs outside of quotes.
 func countLabels(text []byte) (n int) {
-	quoted := false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '"':
-			quoted = !quoted
-		case c == '\\' && quoted:
-			i++
-		case c == '=' && !quoted:
+	for _, c := range outside(text) {
+		if c == '=' {
 			n++
 		}
 	}
@@ -206,14 +211,8 @@ func hasControl(text []byte) bool {
 	if !slices.ContainsFunc(text, isControl) {
 		return false
 	}
-	quoted := false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '"':
-			quoted = !quoted
-		case c == '\\' && quoted:
-			i++
-		case isControl(c) && !quoted:
+	for _, c := range outside(text) {
+		if isControl(c) {
 			return true
 		}
 	}
