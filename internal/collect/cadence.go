@@ -51,9 +51,15 @@ func busy(s *telemetry.Snapshot) bool {
 		queued.Recorded == telemetry.Fresh && queued.Value > 0
 }
 
+// longestTurn is how many timeouts a scrape may take with all its pages. One that
+// took longer was held up here: this process stood still, not the engine.
+const longestTurn = 4
+
 // kept is the time from the start of a scrape that took so long to the next: an
 // engine rests as long as its pages take.
-func kept(interval, took time.Duration) time.Duration { return max(interval, 2*took) }
+func (o *Options) kept(interval, took time.Duration) time.Duration {
+	return max(interval, 2*min(took, longestTurn*o.Timeout))
+}
 
 // lease is how long a reading lives at least when the next comes after
 // interval.

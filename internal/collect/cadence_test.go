@@ -98,6 +98,23 @@ func TestThePauseAfterFailures(t *testing.T) {
 	}
 }
 
+func TestAnEngineRestsAsLongAsItsPagesTake(t *testing.T) {
+	o := Options{Timeout: time.Second}
+	for _, c := range []struct{ interval, took, want time.Duration }{
+		{200 * time.Millisecond, 0, 200 * time.Millisecond},
+		{200 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond},
+		{200 * time.Millisecond, 700 * time.Millisecond, 1400 * time.Millisecond},
+		{5 * time.Second, time.Second, 5 * time.Second},
+		{200 * time.Millisecond, 4 * time.Second, 8 * time.Second},
+		// This process was stopped for an hour: no engine takes that long.
+		{200 * time.Millisecond, time.Hour, 8 * time.Second},
+	} {
+		if got := o.kept(c.interval, c.took); got != c.want {
+			t.Errorf("interval %v, pages of %v: %v, want %v", c.interval, c.took, got, c.want)
+		}
+	}
+}
+
 func TestJitterShortensByATenthAtMostAndSpreads(t *testing.T) {
 	var lowest, highest time.Duration = time.Hour, 0
 	for hash := range uint64(1000) {

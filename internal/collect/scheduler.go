@@ -389,7 +389,7 @@ func (s *scheduler) finish(r result) {
 		if t.again {
 			r.interval = min(r.interval, s.opts.Hot)
 		}
-		t.at = r.started.Add(kept(jitter(r.interval, t.hash, t.scrapes), now.Sub(r.started)))
+		t.at = r.started.Add(s.opts.kept(jitter(r.interval, t.hash, t.scrapes), now.Sub(r.started)))
 	} else {
 		t.failures++
 		t.reached = r.reached

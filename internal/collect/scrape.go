@@ -168,13 +168,13 @@ func (w *worker) readEndpoint(j job, r *report) {
 	now := w.opts.Clock()
 	r.interval = w.opts.interval(j.endpoint.Live, s, now)
 	m.idle = r.interval >= w.opts.Idle
-	interval := kept(r.interval, now.Sub(r.started))
+	interval := w.opts.kept(r.interval, now.Sub(r.started))
 	m.profile.Extend(s, w.opts.lease(interval))
 	if !w.publish(j, m, s, mark) {
 		return
 	}
 	more := w.slowPages(j, m, s)
-	if late := kept(r.interval, w.opts.Clock().Sub(r.started)); late > interval {
+	if late := w.opts.kept(r.interval, w.opts.Clock().Sub(r.started)); late > interval {
 		// The slow pages have put off the next scrape.
 		if more == s {
 			own := *s
