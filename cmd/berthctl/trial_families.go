@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/engine"
+	"github.com/berth-dev/berth/internal/spelling"
 )
 
 // familyLine is a line of a metrics page that names a family.
@@ -63,17 +62,17 @@ func misspelt(p *engine.Profile, doc *v1alpha1.Observation, page []byte) (notes 
 	coverage := p.Coverage()
 	for _, c := range coverage {
 		for _, o := range c.Origins {
-			named = append(named, spelling(o.Source.Metric))
+			named = append(named, underscored(o.Source.Metric))
 		}
 	}
-	candidates := slices.DeleteFunc(familiesOf(names), func(f string) bool { return slices.Contains(named, spelling(f)) })
+	candidates := slices.DeleteFunc(familiesOf(names), func(f string) bool { return slices.Contains(named, underscored(f)) })
 	for _, f := range p.Reads() {
 		if doc.Fields[f.String()].State != v1alpha1.Missing {
 			continue
 		}
 		for _, o := range coverage[f].Origins {
 			want := o.Source.Metric
-			if slices.ContainsFunc(names, func(have string) bool { return spelling(have) == spelling(want) }) {
+			if slices.ContainsFunc(names, func(have string) bool { return underscored(have) == underscored(want) }) {
 				continue
 			}
 			if near := nearest(want, candidates); near != "" {
@@ -84,8 +83,8 @@ func misspelt(p *engine.Profile, doc *v1alpha1.Observation, page []byte) (notes 
 	return notes
 }
 
-// spelling is a family's name as far as the two spellings of a colon go.
-func spelling(name string) string { return strings.ReplaceAll(name, ":", "_") }
+// underscored is a family's name as far as the two spellings of a colon go.
+func underscored(name string) string { return strings.ReplaceAll(name, ":", "_") }
 
 // nearest is the candidate that is most likely meant by a name, empty if none is.
 func nearest(name string, candidates []string) string {
@@ -93,7 +92,7 @@ func nearest(name string, candidates []string) string {
 	for _, c := range candidates {
 		d := typos
 		if more := len(name) - len(c); more >= -typos && more <= typos {
-			d = distance(spelling(strings.ToLower(name)), spelling(strings.ToLower(c)))
+			d = spelling.Distance(underscored(strings.ToLower(name)), underscored(strings.ToLower(c)))
 		} else if !sameBut(name, c) {
 			continue
 		}
@@ -112,7 +111,7 @@ const typos = 2
 
 // sameBut reports that two names differ in an ending that people leave out.
 func sameBut(a, b string) bool {
-	a, b = spelling(a), spelling(b)
+	a, b = underscored(a), underscored(b)
 	for _, end := range []string{"_total", "_bucket", "_sum", "_count", "_seconds", "_seconds_total", "_info"} {
 		if a+end == b || b+end == a {
 			return true
@@ -121,40 +120,14 @@ func sameBut(a, b string) bool {
 	return false
 }
 
-// distance is the number of characters to insert, delete or replace to make one of two
-// names the other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := corner
-			if a[i] != b[j] {
-				replaced++
-			}
-			corner = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, corner+1)
-		}
-	}
-	return row[len(b)]
-}
-
 // podLabel is a label of a sample whose name speaks of pods or namespaces.
 var podLabel = regexp.MustCompile(`[{,]\s*([a-zA-Z0-9_]*(?:pod|namespace)[a-zA-Z0-9_]*)="[^"]`)
 
 // podHint says by which labels an exporter's profile knows pods, and which the page has
 // that look like them.
 func podHint(p *engine.Profile, page []byte) string {
-	var profile struct {
-		Labels struct{ Namespace, Pod string }
-	}
-	// The text was parsed before.
-	_ = yaml.Unmarshal(p.Text(), &profile)
-	text := fmt.Sprintf("The profile reads pods from the labels %s and %s", profile.Labels.Namespace, profile.Labels.Pod)
+	namespace, pod := p.PodLabels()
+	text := fmt.Sprintf("The profile reads pods from the labels %s and %s", namespace, pod)
 	var like []string
 	for _, m := range podLabel.FindAllSubmatch(page, -1) {
 		if label := string(m[1]); !slices.Contains(like, label) && len(like) < mostListed {

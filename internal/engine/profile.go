@@ -284,6 +284,10 @@ func (p *Profile) Never(path string) bool { return slices.Contains(p.never, path
 // /v1/models.
 func (p *Profile) Owns(owner string) bool { return slices.Contains(p.detect.ownedBy, owner) }
 
+// PodLabels are the labels by which an exporter's series name their pod; empty for
+// an engine.
+func (p *Profile) PodLabels() (namespace, pod string) { return p.labels.namespace, p.labels.pod }
+
 // Access is what it takes to be let in to the pages.
 func (p *Profile) Access() Access { return p.access }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-dev/berth/api/v1alpha1"
 	"github.com/berth-dev/berth/internal/intent"
+	"github.com/berth-dev/berth/internal/spelling"
 )
 
 // KeyError says what is wrong with the name of a flat key.
@@ -109,31 +110,9 @@ func nearest(word string, candidates []string) string {
 	best, least := "", -1
 	for _, c := range candidates {
 		// To differ in case alone is nearer than to differ.
-		if n := 2*distance(strings.ToLower(word), strings.ToLower(c)) + min(distance(word, c), 1); least < 0 || n < least {
+		if n := 2*spelling.Distance(strings.ToLower(word), strings.ToLower(c)) + min(spelling.Distance(word, c), 1); least < 0 || n < least {
 			best, least = c, n
 		}
 	}
 	return best
-}
-
-// distance is Levenshtein's.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			above := row[j+1]
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			row[j+1] = min(above+1, row[j]+1, replaced)
-			diagonal = above
-		}
-	}
-	return row[len(b)]
 }
